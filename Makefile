@@ -142,7 +142,7 @@ bench-parts: $(BENCH) model ## the machine's rate of matrix products
 	$(BIN)/python -m benchmarks.breakdown --out runs/breakdown
 
 bench-cost: $(BENCH) model ## a step against completions, lengths and processes
-	$(BIN)/python -m benchmarks.costs --out runs/costs --figure docs/assets/costs.svg
+	$(BIN)/python -m benchmarks.costs --out runs/costs
 
 clean: ## remove caches and builds; environments, runs and the model stay
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,6 +1,6 @@
 """Seconds of a step against completions, lengths and processes, each on the same cores.
 
-    python -m benchmarks.costs --out runs/costs --figure docs/assets/costs.svg
+    python -m benchmarks.costs --out runs/costs
 
 Lengths: steps of 4 prompts x 4 completions of 64 / 48 / 64 tokens (prompt, teacher prompt, completion), one number
 changed at a time; a teacher prompt has three quarters of its prompt's tokens. Processes: the workload short under
@@ -29,7 +29,6 @@ from benchmarks.tables import markdown
 from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
 
 PARTS = (*PHASES, "other")
-COLOURS = ("#2a6f97", "#61a5c2", "#a9d6e5", "#c8553d", "#e9a178", "#8a8a8a")
 MIDDLE = Workload("middle", 4, 4, 64, 48, 64)
 SERIES = {
     "completions of a prompt": ("generations", (1, 2, 4, 8)),
@@ -127,36 +126,6 @@ def rows_of(series: dict[str, dict[int, dict[str, Any]]]) -> Iterator[list[str]]
             yield [name, str(value), *(f"{middle_of(result, phase):.1f}" for phase in ("step", *PARTS))]
 
 
-def draw(series: dict[str, dict[int, dict[str, Any]]], figure: Path) -> None:
-    """A panel for each number that was changed, a bar for each of its values, cut by phase. The same numbers make the
-    same SVG."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams["svg.hashsalt"] = "opct"
-    canvas, axes = plt.subplots(1, len(series), figsize=(9, 2.8), layout="constrained", sharex=True)
-    for axis, (name, results) in zip(axes, series.items(), strict=True):
-        for place, result in enumerate(results.values()):
-            left = 0.0
-            for part, colour in zip(PARTS, COLOURS, strict=True):
-                seconds, label = middle_of(result, part), part.replace("_", ", ") if place == 0 else None
-                axis.barh(place, seconds, left=left, color=colour, label=label)
-                left += seconds
-            axis.annotate(f" {left:.3g}", (left, place), va="center", fontsize="small")
-        axis.set_yticks(range(len(results)), list(map(str, results)), fontsize="small")
-        axis.invert_yaxis()
-        axis.margins(x=0.12)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.set_title(name, fontsize="medium")
-        axis.set_xlabel("seconds a step")
-    handles, labels = axes[0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize="small", frameon=False)
-    figure.parent.mkdir(parents=True, exist_ok=True)
-    canvas.savefig(figure, metadata={"Date": None})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/costs"))
@@ -165,7 +134,6 @@ def main() -> None:
     parser.add_argument("--series", nargs="*", choices=SERIES, default=list(SERIES))
     parser.add_argument("--steps", type=int, default=2, help="of each cell, the first included; at least 2")
     add_dtype(parser)
-    parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     cell = {"model": args.model, "training": "lora", "dtype": products_dtype(args.dtype), "steps": args.steps}
@@ -190,8 +158,6 @@ def main() -> None:
             series[name][value] = measured(args.out, cell, workload, file, threads=cores)
     if series:
         print(markdown(["changed", "to", "s a step", *PARTS], list(rows_of(series))))
-    if args.figure and series:
-        draw(series, args.figure)
 
 
 if __name__ == "__main__":

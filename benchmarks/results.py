@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from benchmarks import pictures
 from benchmarks.tables import markdown
@@ -523,7 +524,7 @@ def _attacked(row: Row | None, n_runs: int) -> str:
 
 
 def claims(all_kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line a claim: the paper's numbers, those of here, verdict, the experiment's file and minutes of training."""
+    """A line a claim: verdict, the paper's numbers, those of here, the experiment's file and minutes of training."""
     lines = []
     for claim in CLAIMS:
         kept = all_kept[claim.experiment]
@@ -532,8 +533,8 @@ def claims(all_kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
         played = (all_kept.get(name, {}) for name in (claim.experiment, *ATTACKED_IN))
         attacks = [attack for own in played for attack in own.get("attacks", [])]
         here = claim.here.format_map(_numbers(claim, kept, attacks))
-        lines.append((claim.claim, claim.paper, here, claim.verdict, cost))
-    return _markdown(["claim", "in the paper", "here", "verdict", "file; minutes of training"], lines)
+        lines.append((claim.claim, claim.verdict, claim.paper, here, cost))
+    return _markdown(["claim", "verdict", "in the paper", "here", "file; minutes of training"], lines)
 
 
 def _numbers(claim: Claim, kept: Mapping[str, Any], attacks: Iterable[Row]) -> dict[str, str]:
@@ -608,12 +609,13 @@ def _counts(row: Row) -> str:
     return f"{n:,}" + (f" ({', '.join(left)})" if left else "")
 
 
-def chart(name: str, kept: Mapping[str, Any]) -> str:
+def chart(name: str, kept: Mapping[str, Any], *, is_wide: bool) -> str:
     """The drawn metrics of every arm, with intervals, as SVG."""
-    return as_file(_groups(name, kept, list(SHOWN[name].columns[0].row(kept)["arms"])), f"{name}, 95% intervals")
+    groups = _groups(name, kept, list(SHOWN[name].columns[0].row(kept)["arms"]))
+    return as_file(groups, f"{name}, 95% intervals", is_wide=is_wide)
 
 
-def runs_chart(kept: Mapping[str, Any]) -> str:
+def runs_chart(kept: Mapping[str, Any], *, is_wide: bool) -> str:
     """What every run defends and answers, a panel an attacker."""
     unknown_ends = (None, None)
     return pictures.runs(
@@ -623,11 +625,12 @@ def runs_chart(kept: Mapping[str, Any]) -> str:
                 for label, refused, defended in _runs(own)
             ]
             for own in kept["attacks"]
-        }
+        },
+        is_wide=is_wide,
     )
 
 
-def curves_chart(kept: Mapping[str, Any]) -> str:
+def curves_chart(kept: Mapping[str, Any], *, is_wide: bool) -> str:
     """What pressure adds after each number of steps, a line a method; the number stands in the arm's name."""
     arms = _rises("held_out")[0].row(kept)["arms"]
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -639,6 +642,7 @@ def curves_chart(kept: Mapping[str, Any]) -> str:
         [Series(arm_name(method), STYLES[method], tuple(sorted(points))) for method, points in lines.items()],
         x_title="training steps",
         y_title="suggested wrong answers that pressure adds, points",
+        is_wide=is_wide,
     )
 
 
@@ -673,16 +677,13 @@ def _bar_text(own: Mapping[str, Any], unit: Unit) -> str:
     return f"{value} ({low}–{high})"
 
 
-def as_file(groups: Sequence[BarGroup], label: str) -> str:
+def as_file(groups: Sequence[BarGroup], label: str, *, is_wide: bool) -> str:
     """Bars with intervals as an SVG file with the report's style."""
-    drawing = str(interval_bars(groups, label=label))
-    tag, _, rest = drawing.partition(">")
-    svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
-    style = (
-        pictures.STYLE.read_text(encoding="utf-8")
-        + ".chart { max-width: none; background: var(--card); font-family: system-ui, sans-serif; }"
-    )
-    return f"{svg}><style>{style}</style>{rest}\n"
+    width = pictures.WIDE if is_wide else pictures.NARROW
+    drawing = str(interval_bars(groups, label=label, width=width - 10))
+    height = float(re.search(r'viewBox="0 0 \S+ (\S+)"', drawing)[1])
+    placed = drawing.replace("<svg", f'<svg x="5" y="4" width="{width - 10}" height="{height:g}"', 1)
+    return pictures.as_file(width, height + 8, label, Markup(placed))
 
 
 def drawn(docs: Path = DOCS) -> dict[Path, str]:
@@ -702,29 +703,36 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
         text = page.read_text(encoding="utf-8")
         if BLOCK.search(text):
             files[page] = BLOCK.sub(block, text)
-    charts = {name: chart(name, own) for name, own in kept.items() if SHOWN[name].chart or own["attacks"]}
-    charts |= {
-        f"{name}_runs": runs_chart(own) for name, own in kept.items() if own["attacks"] and len(own["seeds"]) > 1
+    for is_wide in (True, False):
+        for name, svg in charts(kept, is_ours=docs == DOCS, is_wide=is_wide).items():
+            files[docs / "assets" / f"{name}{'' if is_wide else '-phone'}.svg"] = svg
+    return files
+
+
+def charts(kept: Mapping[str, Any], *, is_ours: bool, is_wide: bool) -> dict[str, str]:
+    """Every picture by name, for a desktop or for a phone; the project's own diagrams where `is_ours`."""
+    found = {
+        name: chart(name, own, is_wide=is_wide) for name, own in kept.items() if SHOWN[name].chart or own["attacks"]
     }
-    if docs == DOCS:
-        charts |= {"splits": pictures.splits(), "attack": pictures.attack_loop(), "methods": pictures.methods()}
-        charts |= {"run-folder": pictures.run_folder(), "memory": pictures.memory()}
+    of_runs = {name: own for name, own in kept.items() if own["attacks"] and len(own["seeds"]) > 1}
+    found |= {f"{name}_runs": runs_chart(own, is_wide=is_wide) for name, own in of_runs.items()}
+    if is_ours:
+        found |= {name: draw(is_wide=is_wide) for name, draw in pictures.DIAGRAMS.items()}
         if CURVES in kept:
-            charts[CURVES] = curves_chart(kept[CURVES])
+            found[CURVES] = curves_chart(kept[CURVES], is_wide=is_wide)
         if HERO in kept and EXAMPLE.is_file():
-            charts |= hero(kept[HERO])
-    return files | {docs / "assets" / f"{name}.svg": svg for name, svg in charts.items()}
+            for name, is_dark in (("hero", False), ("hero-dark", True)):
+                found[name] = hero(kept[HERO], is_wide=is_wide, is_dark=is_dark)
+    return found
 
 
-def hero(kept: Mapping[str, Any]) -> dict[str, str]:
-    """The README's picture, for a desktop and for a phone: a kept answer, and base, SFT and OPCT."""
+def hero(kept: Mapping[str, Any], *, is_wide: bool, is_dark: bool) -> str:
+    """The README's picture: a kept answer, and base, SFT and OPCT."""
     shown = SHOWN[HERO]
     [bars, *_] = _groups(HERO, kept, ["base", shown.against[0], shown.of])
     n = max(own["n_clusters"] for own in shown.columns[0].row(kept)["arms"].values())
     note = (f"{n} unseen questions, {len(kept['seeds'])} seeds",)
-    example = read_json(EXAMPLE)
-    wide, narrow = (pictures.hero(example, bars.bars, note, is_wide=is_wide) for is_wide in (True, False))
-    return {"hero": wide, "hero-phone": narrow}
+    return pictures.hero(read_json(EXAMPLE), bars.bars, note, is_wide=is_wide, is_dark=is_dark)
 
 
 def main() -> None:

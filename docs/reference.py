@@ -163,7 +163,7 @@ def metrics() -> str:
             for metric in METRICS
             if metric.axis == axis and not metric.name.startswith("share_at_")
         ]
-        parts.append("\n".join([f"### {axis}", "", *_table(["metric", "better", ""], rows)]))
+        parts.append("\n".join([f"## {axis}", "", *_table(["metric", "better", ""], rows)]))
     return "\n\n".join(parts)
 
 

@@ -65,6 +65,9 @@ def demo(
         progress.stage(f"load {target or 'smollm2-135m-instruct'}")
         policy = load_policy(target) if target else load_demo()
         progress.done()
+    from opct.models.plain_path import PlainPath
+
+    policy.path = PlainPath(policy.backbone)  # for three answers, the fast path's checks take longer than it saves
     print_rich(demonstration(policy, prompt or PRESSURED, teacher_prompt or QUESTION))
 
 

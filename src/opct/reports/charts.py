@@ -21,10 +21,9 @@ WIDTH, HEIGHT = 340, 230
 SHAPES = 6
 STYLES = 2 * SHAPES
 DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
-ROW, HEADING, HEADING_ROW, GAP = 17, 20, 14, 8
-HEADING_CHARACTERS = 32
+ROW, HEADING, HEADING_ROW, GAP = 21, 25, 18, 10
 MOST_LETTERS = 16  # of an arm's name beside its bar
-LETTER = 6.2  # width
+LETTER, HEADING_LETTER = 8.0, 9.2  # widths
 
 
 @dataclass(frozen=True)
@@ -71,15 +70,14 @@ class BarGroup:
     bars: tuple[Bar, ...]
     note: str = ""
 
-    @property
-    def heading(self) -> list[str]:
+    def heading(self, width: float) -> list[str]:
         """The name, split into rows that leave room for the note."""
-        return textwrap.wrap(self.name, HEADING_CHARACTERS) or [""]
+        room = width - LETTER * len(self.note)
+        return textwrap.wrap(self.name, int(room / HEADING_LETTER)) or [""]
 
-    @property
-    def height(self) -> float:
+    def height(self, width: float) -> float:
         """Height in drawing units, with the gap below."""
-        heading = HEADING + HEADING_ROW * (len(self.heading) - 1) if self.name or self.note else 0
+        heading = HEADING + HEADING_ROW * (len(self.heading(width)) - 1) if self.name or self.note else 0
         return heading + ROW * len(self.bars) + GAP
 
 
@@ -122,9 +120,9 @@ class Frame:
 
     x_ticks: Sequence[float]
     y_ticks: Sequence[float]
-    left: float = 42
+    left: float = 46
     top: float = 24
-    right: float = WIDTH - 12
+    right: float = WIDTH - 16
     bottom: float = HEIGHT - 42
 
     def x(self, value: float) -> float:
@@ -139,8 +137,8 @@ class Frame:
         return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
 
 
-def _drawing(height: float, label: str, *children: Markup) -> Markup:
-    return tag("svg", *children, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_label=label, class_="chart")
+def _drawing(width: float, height: float, label: str, *children: Markup) -> Markup:
+    return tag("svg", *children, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label, class_="chart")
 
 
 def _line(x1: float, x2: float, y1: float, y2: float, kind: str) -> Markup:
@@ -156,17 +154,46 @@ def _of_arm(style: int, label: str, *children: Markup, kind: str = "") -> Markup
     return tag("g", tag("title", label), *children, class_=f"arm-{style % STYLES}{kind}")
 
 
-def _axes(frame: Frame, x_title: str, y_title: str, suffix: str = "") -> list[Markup]:
+def _axes(
+    ticks_of: tuple[Sequence[float], Sequence[float]],
+    titles: tuple[str, str],
+    size: tuple[float, float] = (WIDTH, HEIGHT),
+    *,
+    suffix: str = "",
+    hint: str = "",
+) -> tuple[Frame, float, list[Markup]]:
+    """The frame of these ticks and titles (of x, of y), its height and its drawing: a title takes the rows it needs.
+    `hint` stands at the top right.
+    """
+    width, height = size
+    below, above = (
+        textwrap.wrap(title, int((width - room) / LETTER)) or [""]
+        for title, room in zip(titles, (42, LETTER * (len(hint) + 1)), strict=True)
+    )
+    top, bottom = 24 + HEADING_ROW * (len(above) - 1), height - 42 + HEADING_ROW * (len(above) - 1)
+    frame = Frame(*ticks_of, top=top, right=width - 16, bottom=bottom)
     parts = []
     for value in frame.y_ticks:
         at = frame.y(value)
         parts.append(_line(frame.left, frame.right, at, at, "grid"))
-        parts.append(_text(f"{value:g}{suffix}", frame.left - 6, at + 4, "tick", "end"))
-    for value in frame.x_ticks:
-        parts.append(_text(f"{value:g}{suffix}", frame.x(value), frame.bottom + 16, "tick", "middle"))
-    parts.append(_line(frame.left, frame.right, frame.bottom, frame.bottom, "axis"))
-    parts.append(_text(x_title, (frame.left + frame.right) / 2, frame.bottom + 34, "axis-title", "middle"))
-    return [*parts, _text(y_title, 2, 12, "axis-title")]
+        parts.append(_text(f"{value:g}{suffix}", frame.left - 6, at + 5, "tick", "end"))
+    parts += _x_labels(frame, bottom + 18, suffix)
+    parts.append(_line(frame.left, frame.right, bottom, bottom, "axis"))
+    middle = (frame.left + frame.right) / 2
+    parts += [_text(row, middle, bottom + 37 + HEADING_ROW * i, "axis-title", "middle") for i, row in enumerate(below)]
+    parts += [_text(row, 2, 12 + HEADING_ROW * i, "axis-title") for i, row in enumerate(above)]
+    parts += [_text(hint, frame.right, 12, "hint", "end")] if hint else []
+    return frame, bottom + 42 + HEADING_ROW * (len(below) - 1), parts
+
+
+def _x_labels(frame: Frame, y: float, suffix: str) -> list[Markup]:
+    """The numbers under a scale: each tick's, or as many as have room, zero among them."""
+    labels = {v: ("\u2212" if v < 0 else "") + f"{abs(v):g}{suffix}" for v in frame.x_ticks}
+    room = (frame.right - frame.left) / (len(labels) - 1)
+    every = math.ceil((LETTER + 1.4) * (max(map(len, labels.values())) + 1) / room)
+    zero = frame.x_ticks.index(0) if 0 in frame.x_ticks else 0
+    shown = list(labels.items())[zero % every :: every]
+    return [_text(label, frame.x(value), y, "tick", "middle") for value, label in shown]
 
 
 def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
@@ -201,14 +228,17 @@ def key(style: int, *, line: bool = False) -> Markup:
     )
 
 
-def line_chart(series: Sequence[Series], *, x_title: str, y_title: str, label: str) -> Markup:
+def line_chart(
+    series: Sequence[Series], *, x_title: str, y_title: str, label: str, width: float = WIDTH, height: float = HEIGHT
+) -> Markup:
     """Line chart over a shared x, from zero up; each line ends in its marker. `label` is the text for screen
     readers.
     """
     points = [point for line in series for point in line.points]
     xs, ys = zip(*points, strict=True)
     x_ticks = ticks(min(xs), max(xs), whole=all(x == int(x) for x in xs))
-    frame = Frame(x_ticks, ticks(min(0.0, *ys), max(ys) or 1.0))
+    y_ticks = ticks(min(0.0, *ys), max(ys) or 1.0)
+    frame, height, axes = _axes((x_ticks, y_ticks), (x_title, y_title), (width, height))
 
     def path(coordinates: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in coordinates)
@@ -220,14 +250,16 @@ def line_chart(series: Sequence[Series], *, x_title: str, y_title: str, label: s
         line = tag("polyline", points=path(curve.points), class_=kind, stroke_dasharray=dash(curve.style))
         end = marker(curve.style, frame.x(last[0]), frame.y(last[1]), size)
         drawn.append(_of_arm(curve.style, curve.label, line, end))
-    return _drawing(HEIGHT, label, *_axes(frame, x_title, y_title), *drawn)
+    return _drawing(width, height, label, *axes, *drawn)
 
 
 def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, down_is_better: bool) -> Markup:
     """Markers with the interval of both coordinates as a cross; rates are drawn in percent."""
     xs = [value * 100 for p in points for value in (p.x, *p.x_interval) if value is not None]
     ys = [value * 100 for p in points for value in (p.y, *p.y_interval) if value is not None]
-    frame = Frame(ticks(min(xs), max(xs)), ticks(min([0.0, *ys]), max(ys)), right=WIDTH - 16)
+    scales = ticks(min(xs), max(xs)), ticks(min([0.0, *ys]), max(ys))
+    hint = "better " + ("\u2198" if down_is_better else "\u2197")
+    frame, height, axes = _axes(scales, (x_title, y_title), suffix="%", hint=hint)
     drawn = []
     for p in points:
         x, y = frame.x(p.x * 100), frame.y(p.y * 100)
@@ -237,8 +269,7 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, 
         cross += [] if low is None or high is None else [_line(x, x, low, high, "whisker")]
         size, kind = (3.0, " run") if p.small else (5.0, "")
         drawn.append(_of_arm(p.style, p.label, *cross, marker(p.style, x, y, size), kind=kind))
-    hint = _text("better " + ("\u2198" if down_is_better else "\u2197"), frame.right, 12, "hint", "end")
-    return _drawing(HEIGHT, label, *_axes(frame, x_title, y_title, "%"), hint, *drawn)
+    return _drawing(WIDTH, height, label, *axes, *drawn)
 
 
 def highest(groups: Sequence[BarGroup]) -> float:
@@ -251,16 +282,17 @@ def _ends(groups: Sequence[BarGroup]) -> list[float]:
     return [value * bar.scale for bar in bars for value in (bar.low, bar.high, bar.value) if value is not None]
 
 
-def interval_bars(groups: Sequence[BarGroup], *, label: str, top: float | None = None) -> Markup:
+def interval_bars(groups: Sequence[BarGroup], *, label: str, top: float | None = None, width: float = WIDTH) -> Markup:
     """Bars from zero with whiskers, all of one unit, with the numbers next to them.
 
     Args:
         top: lower bound of the scale's end, so that two charts share a scale.
+        width: of the drawing, in its units; letters keep their size.
     """
     top = highest(groups) if top is None else top
     are_rates = all(bar.scale == 100 for group in groups for bar in group.bars)
     # from 0, and to 10% at least: a cut scale would make small rates look large
-    return _rows(groups, label, ticks(0, max(top, 10.0 * are_rates), 4), "%" * are_rates, _bar)
+    return _rows(groups, label, ticks(0, max(top, 10.0 * are_rates), 4), "%" * are_rates, _bar, width)
 
 
 def forest(groups: Sequence[BarGroup], *, label: str) -> Markup:
@@ -275,26 +307,25 @@ def _rows(
     x_ticks: Sequence[float],
     suffix: str,
     draw: Callable[[Bar, float, Frame], list[Markup]],
+    width: float = WIDTH,
 ) -> Markup:
     """One row per bar, under the heading of its group, with one scale at the bottom."""
-    height = sum(group.height for group in groups) + 24
+    height = sum(group.height(width) for group in groups) + 24
     bars = [bar for group in groups for bar in group.bars]
     name_width = LETTER * min(max(len(bar.label) for bar in bars), MOST_LETTERS)
     text_width = LETTER * max(len(bar.text) for bar in bars)
-    frame = Frame(x_ticks, (0.0, 1.0), left=28 + name_width, top=0, right=WIDTH - 10 - text_width, bottom=height - 20)
-    parts, y = [], 0.0
-    for value in frame.x_ticks:
-        sign = "\u2212" if value < 0 else ""
-        parts.append(_text(f"{sign}{abs(value):g}{suffix}", frame.x(value), frame.bottom + 15, "tick", "middle"))
+    frame = Frame(x_ticks, (0.0, 1.0), left=28 + name_width, top=0, right=width - 10 - text_width, bottom=height - 20)
+    parts, y = _x_labels(frame, frame.bottom + 16, suffix), 0.0
     for group in groups:
-        for row, text in enumerate(group.heading):
+        for row, text in enumerate(group.heading(width)):
             parts.append(_text(text, 0, y + 14 + HEADING_ROW * row, "group"))
         if group.note:
-            parts.append(_text(group.note, WIDTH, y + 14, "hint", "end"))
-        first = y + group.height - ROW * len(group.bars) - GAP
+            parts.append(_text(group.note, width, y + 14, "hint", "end"))
+        below = y + group.height(width)
+        first = below - ROW * len(group.bars) - GAP
         for value in frame.x_ticks:  # not behind the heading
             at = frame.x(value)
-            parts.append(_line(at, at, first - 2, y + group.height - 2, "axis" if value == 0 else "grid"))
+            parts.append(_line(at, at, first - 2, below - 2, "axis" if value == 0 else "grid"))
         for i, bar in enumerate(group.bars):
             middle = first + ROW * (i + 0.5) - 1
             is_long = len(bar.label) > MOST_LETTERS
@@ -303,8 +334,8 @@ def _rows(
             number = _text(bar.text, frame.right + 8, middle + 4, "value")
             drawn = (*key_of_arm, *draw(bar, middle, frame), number)
             parts.append(_of_arm(bar.style, f"{bar.label}: {bar.text}", *drawn))
-        y += group.height
-    return _drawing(height, label, *parts)
+        y = below
+    return _drawing(width, height, label, *parts)
 
 
 def _bar(bar: Bar, middle: float, frame: Frame) -> list[Markup]:

@@ -151,9 +151,9 @@
     const high = (n) => Math.max(140 * n / data.items.length, 3), ends = [0, 0], marks = [];
     const places = [0, 1].map((side) => new Map(counted(ribbons.map((ribbon) => ribbon[side])).map(([verdict]) => {
       const own = ribbons.filter((ribbon) => ribbon[side] === verdict), top = ends[side];
-      ends[side] += Math.max(own.reduce((sum, [, , n]) => sum + high(n), 0), 12) + 5;
+      ends[side] += Math.max(own.reduce((sum, [, , n]) => sum + high(n), 0), 14) + 5;
       const label = verdict + " (" + own.reduce((sum, [, , n]) => sum + n, 0) + ")";
-      marks.push(drawing("text", { x: side ? 246 : 94, y: top + 11, "text-anchor": side ? "start" : "end" }, label));
+      marks.push(drawing("text", { x: side ? 228 : 112, y: top + 12, "text-anchor": side ? "start" : "end" }, label));
       return [verdict, top];
     })));
     for (const [before, after, n, key] of ribbons) {
@@ -161,9 +161,9 @@
       places[0].set(before, left + h);
       places[1].set(after, right + h);
       const effect = before === after ? "same" : isGood(after) ? "gain" : isGood(before) || SIGNS[after] === "\u2717" ? "loss" : "same";
-      const said = before + " \u2192 " + after + " (" + n + ")", curve = "C170," + left + " 170," + right + " 240," + right;
+      const said = before + " \u2192 " + after + " (" + n + ")", curve = "C170," + left + " 170," + right + " 222," + right;
       const ribbon = drawing("path", { "data-key": key, class: effect, role: "button", tabindex: 0, "aria-label": said,
-        d: "M100," + left + curve + "v" + h + "C170," + (right + h) + " 170," + (left + h) + " 100," + (left + h) + "z" }, drawing("title", {}, said));
+        d: "M118," + left + curve + "v" + h + "C170," + (right + h) + " 170," + (left + h) + " 118," + (left + h) + "z" }, drawing("title", {}, said));
       const toggle = () => { change.value = change.value === key ? "" : key; restart(); };
       ribbon.addEventListener("click", toggle);
       ribbon.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(); } });
