@@ -443,8 +443,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "kl_to_teacher", CONSISTENCY, _changed, "kl_to_teacher", "lower",
         "KL to the clean prompt",
-        "of the model's replies to the base asked the clean prompt, mean over replies of nats per token: what "
-        "training lowers",
+        "how far the model's replies are from the base asked the clean prompt, mean over replies of nats per token: "
+        "what training lowers",
         unit="nats", bounds=None, margin=None,
     ),
     Metric(

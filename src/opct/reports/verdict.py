@@ -142,8 +142,8 @@ def _training_sentences(arm: Arm) -> list[str]:
     for metric, pairs in (("validation/kl", "pairs it was not trained on"), ("train/kl", "the training pairs")):
         logged = [row[metric] for row in run.metrics if row.get(metric) is not None]
         if len(logged) > 1:
-            change = f"from {logged[0]:.3f} to {logged[-1]:.3f} nats a token"
-            return [f"{arm.name}: the distance (KL) to the base's plain answers, on {pairs}, went {change}.", advice]
+            change = f"went from {logged[0]:.3f} to {logged[-1]:.3f}, on {pairs} (KL: 0 is the same, 1 very different)"
+            return [f"{arm.name}'s distance from what the base says when asked plainly {change}.", advice]
     return [f"{arm.name}: no KL was logged.", advice]
 
 
@@ -222,8 +222,8 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
         if tile_difference is not None and tile_difference.reading in {"better", "worse"} - {difference.reading}:
             levels = f"{level(each, arm)}, {other.name} {level(each, other)}"
             apart.setdefault(tile_difference.reading, []).append(f"{inside(comparison.name_of(each))} ({levels})")
-    # of 100, as in the sentence before
-    theirs = level(row, other).replace("%", " of 100")
+    # of 100 or without a unit, as in the sentence before
+    theirs = level(row, other).replace("%", " of 100").removesuffix(" nats")
     told = joined([f"{reading} in {joined(names)}" for reading, names in apart.items()])
     but = f", but {arm.name} is {told}" if told else ""
     return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({theirs}){but}."

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from opct.evals.samples import GradedSample
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
@@ -55,6 +56,20 @@ def test_each_axis_has_a_plain_sentence_that_says_where_it_may_be_chance(compari
     ):
         [sentence] = [text for text in said if re.match(words, text)]
         assert sentence.endswith("; two training seeds do not decide whether this is chance.")
+
+
+def test_pairs_of_ones_own_have_a_plain_sentence():
+    def own(label, kl):
+        about = ("pairs", "consistency", "changed", "changed")
+        made = [
+            GradedSample(f"pairs/{i}", *about, f"p{i}", "x", values={"kl_to_teacher": kl * (1 + i / 100)})
+            for i in range(9)
+        ]
+        return run(label, made)
+
+    first, beside, *_ = summary(compare([own("base", 0.8), own("sft", 0.4), own("opct", 0.1)]))
+    far = "0.104 (KL: 0 is the same, 1 very different) from what the base says when asked plainly"
+    assert (first, beside) == (f"OPCT is {far}, the base 0.832.", "That is better than SFT (0.416).")
 
 
 def test_a_run_alone_says_how_often_it_gives_in(three):
