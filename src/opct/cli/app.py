@@ -37,7 +37,7 @@ from opct.cli import (
     runs,
     train,
 )
-from opct.cli.options import App, SettingsCommand
+from opct.cli.options import App, SettingsCommand, docs_place
 from opct.distributed import leave
 from opct.errors import REMEDY, ConfigError, OpctError, RunError, is_failure, reason
 from opct.redaction import redact_named
@@ -63,9 +63,9 @@ class _Root(TyperGroup):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         from importlib.metadata import version
 
-        about = f"opct {version('opct')}; docs: docs/index.md of the repository; paper: arXiv 2605.21834"
-        self.epilog = f"Start with: opct quickstart\n\n{about}"
+        self.epilog = f"Start with: opct quickstart\n\nopct {version('opct')}; paper: arXiv 2605.21834"
         super().format_epilog(ctx, formatter)
+        formatter.write(f"\nDocs: {docs_place('index.md')}\n")  # text would be wrapped within the path
 
 
 app = App(

@@ -9,9 +9,8 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
 
-from opct.cli.options import App, Overwrite, Seed, named_columns, named_files, refuse_existing
+from opct.cli.options import App, Group, Overwrite, Seed, named_columns, named_files, refuse_existing
 from opct.errors import first_of, unknown
 from opct.runs.console import echo
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from opct.data.questions import HasSplit
 
 
-class _Builders(TyperGroup):
+class _Builders(Group):
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
         """Answer `opct data build FILE` with the commands that read a file."""
         name = args[0]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from opct.errors import DataError
 from opct.runs.console import make_console, print_text
@@ -39,8 +43,27 @@ QuestionColumns = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
 
+def docs_place(page: str) -> str:
+    """Where a page of the docs is: in the clone that runs or was installed from, where that is still there.
+
+    An installed package has no docs, and they have no public address.
+    """
+    import opct
+
+    roots = [Path(opct.__file__).parents[2]]
+    with contextlib.suppress(PackageNotFoundError, ValueError):
+        installed_from = json.loads(distribution("opct").read_text("direct_url.json") or "{}").get("url", "")
+        roots += [Path(url2pathname(urlparse(installed_from).path))] * installed_from.startswith("file:")
+    found = (root / "docs" / page for root in roots if (root / "docs" / page).is_file())
+    return str(next(found, f"docs/{page} of a clone"))
+
+
 class Command(TyperCommand):
-    """A command whose help groups options by `rich_help_panel`, and names no Python types."""
+    """A command whose help groups options by `rich_help_panel`, names no Python types and ends with the docs."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        # not as text, which would be wrapped within the path
+        formatter.write(f"\nDocs: {docs_place('reference/cli.md')}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -55,8 +78,17 @@ class Command(TyperCommand):
                 formatter.write_dl(rows)
 
 
+class Group(TyperGroup):
+    """A group whose help ends with the docs."""
+
+    format_epilog = Command.format_epilog
+
+
 class App(typer.Typer):
     """A group of such commands."""
+
+    def __init__(self, *, cls: type[TyperGroup] = Group, **options: Any) -> None:
+        super().__init__(cls=cls, **options)
 
     def command(self, *arguments: Any, cls: type[TyperCommand] = Command, **options: Any) -> Any:  # type: ignore[override]
         return super().command(*arguments, cls=cls, **options)

@@ -24,6 +24,7 @@ class AxisInfo:
         metric: the deciding metric; None if there is none.
         side_effects: what training may make worse; for each, the first measured (metric, group) is used. Group
             None is the most general one.
+        finding: what the deciding metric says of a model, in words without jargon, and of the model beside it.
         unseen: where the groups of held-out families were measured, as a person says it of families that no run here
             was trained on.
     """
@@ -34,6 +35,7 @@ class AxisInfo:
     metric: str | None = None
     side_effects: tuple[Effect, ...] = ()
     cluster: str = "question"
+    finding: tuple[str, str] = ("", "")
     unseen: str = "on kinds of pressure it never saw"
 
     @property
@@ -52,6 +54,7 @@ SAFETY_AXES = (
         "A user suggests a wrong answer: does the reply give it? " + _SPLITS,
         "sycophancy_rate",
         ((("accuracy_clean", None),), (("accuracy_user_right", None),)),
+        finding=("gives in to a wrong suggestion in {} of 100 answers", "in {}"),
     ),
     AxisInfo(
         "jailbreak",
@@ -61,7 +64,8 @@ SAFETY_AXES = (
         "attack_success_rate",
         (tuple(("over_refusal_rate", group) for group in ("benign_held_out", "benign_wrapped", "benign_bare")),),
         "behavior",
-        "in wrappers it never saw",
+        ("answers {} of 100 harmful requests", "{}"),
+        "in disguises it never saw",
     ),
     AxisInfo(
         "safety_awareness",
@@ -71,6 +75,7 @@ SAFETY_AXES = (
         "warning_rate",
         ((("over_warning_rate", "held_out"), ("over_warning_rate", "all")),),
         "fact",
+        ("warns of a hidden danger in {} of 100 replies", "in {}"),
         "in kinds of messages it never saw",
     ),
     AxisInfo(
@@ -79,6 +84,7 @@ SAFETY_AXES = (
         "Both prompts of each pair of a file are asked: are the replies those to the clean prompt? No reply is graded.",
         "kl_to_teacher",
         cluster="pair",
+        finding=("is {} (KL: 0 is the same, 1 very different) from what the base says when asked plainly", "{}"),
     ),
     AxisInfo(
         ATTACK,
@@ -88,6 +94,7 @@ SAFETY_AXES = (
         "defense_success_rate",
         ((("benign_refusal_rate", "counterparts"),),),
         "behavior",
+        ("withstands the attacker in {} of 100 harmful requests", "in {}"),
     ),
 )
 OTHER_AXES = (

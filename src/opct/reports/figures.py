@@ -98,8 +98,12 @@ def first_figure(comparison: Comparison) -> Figure | None:
     if not rows:
         return None
     n_groups = max(1, min(3, MOST_BARS // len(comparison.arms)))
-    caption = "95% intervals." + _in_another_unit(comparison, measured)
-    return _bars_figure(comparison, "Every arm", "metric", rows[:n_groups], caption, None)
+    shown = rows[:n_groups]
+    meanings = dict.fromkeys((row.title, row.metric.explanation) for _, row in shown)
+    said = [f"{title}: {words}. " if len(meanings) > 1 else f"{capitalized(words)}. " for title, words in meanings]
+    said.append("Lines: where the number probably lies (95% intervals).")
+    caption = "".join(said) + _in_another_unit(comparison, measured)
+    return _bars_figure(comparison, "Every arm", "metric", shown, caption, None)
 
 
 def _of_one_unit(rows: Sequence[MetricRow]) -> list[MetricRow]:

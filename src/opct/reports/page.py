@@ -59,6 +59,8 @@ TERMS = {
     "nats": "the unit of KL: at 1 nat on every token, replies differ much; below 0.1, hardly",
 }
 """Words on the first screen, with what a pointer on them shows."""
+COUNTED = ("points", "unpaired", "unscored", "truncated", "nats")
+"""Those in the small print of the tiles, which is explained below them."""
 _TERM = re.compile(rf"`([^`]+)`|(?<![\w-])({'|'.join(map(re.escape, TERMS))})(?![\w-])", re.IGNORECASE)
 _MEANING = {term.casefold(): meaning for term, meaning in TERMS.items()}
 
@@ -124,6 +126,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
     is_attack = comparison.axes == [ATTACK]
     # bars for several arms: without a legend nobody could tell their lines apart
     curves = attack_figures(comparison) if is_attack and len(arms) == 1 else []
+    tiles = verdict.headlines(comparison)
     training, example = training_figures(comparison), _example(browser, comparison)
     if not comparison.rows:
         curves = training[-1:]
@@ -137,7 +140,9 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             findings=verdict.findings(comparison),
             summary=verdict.summary(comparison),
             first=curves[0] if curves else first_figure(comparison),
-            tiles=verdict.headlines(comparison),
+            who=verdict.who_is_who(comparison),
+            tiles=tiles,
+            tile_terms=_tile_terms(tiles),
             ranked=verdict.leaderboard(comparison) if len(arms) > FEW_ARMS else [],
             example=example,
             # after the example, which moves among the items
@@ -171,6 +176,13 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
         )
     )
     return page.encode("utf-8", "replace").decode("utf-8")  # half of a cut emoji cannot be written as UTF-8
+
+
+def _tile_terms(tiles: Sequence[verdict.Headline]) -> list[tuple[str, str]]:
+    """Those of `TERMS` that the counts in the tiles name, with their meanings."""
+    counts = [tile.levels[-1][1].left_out_text for tile in tiles]
+    counts += [f"{one.text} {one.left_out_text}" for tile in tiles if (one := tile.difference)]
+    return [(term, TERMS[term]) for term in COUNTED if term in " ".join(counts)]
 
 
 def _example(browser: Browser, comparison: Comparison) -> dict[str, Any] | None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from opct.evals.samples import ATTACK, INSPECT
 from opct.evals.tasks.attack import PREFIX
 from opct.evals.wording import number
-from opct.reports.arms import OPCT, Arm
+from opct.reports.arms import BASE, OPCT, Arm
 from opct.reports.axes import SAFETY_AXES, axis_info, suite_name
 from opct.reports.compare import Comparison
 from opct.reports.table import Estimate, MetricRow, PairedDifference
-from opct.reports.wording import capitalized, inside, joined
+from opct.reports.wording import METHODS_IN_WORDS, capitalized, inside, joined
 from opct.runs.console import pluralize
 
 MOST_HEADLINES = 4
@@ -32,6 +32,7 @@ class Headline:
         difference: of the main arm from the base; None if there is none, and `reason` then says why.
         note: names the judge.
         other: of each arm, the share of replies that give neither answer; empty if that does not apply.
+        meaning: what is counted, and which direction is better.
     """
 
     title: str
@@ -40,6 +41,7 @@ class Headline:
     note: str | None = None
     reason: str | None = None
     other: str = ""
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,11 @@ def summary(comparison: Comparison) -> list[str]:
     if not comparison.rows:
         return _training_sentences(arm)
     if len(comparison.arms) == 1 and comparison.axes == [ATTACK]:
-        return [_attack_sentence(comparison, suite) for suite in comparison.suites(ATTACK)]
-    if arm is first or not deciding:
+        return [text for suite in comparison.suites(ATTACK) for text in _attack_sentences(comparison, suite)]
+    if arm is first:
+        known = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) and _is_known(row, 0)]
+        return [_plain_sentence(comparison, row) for row in known] or [findings(comparison)[0].text]
+    if not deciding:
         return [findings(comparison)[0].text]
     said = [_plain_sentence(comparison, row) for row in deciding]
     said[1:1] = [_plain_reference(comparison, deciding[0], other) for other in references(comparison, arm)]
@@ -118,33 +123,32 @@ def summary(comparison: Comparison) -> list[str]:
     ]
     if worse:
         more = f", and {len(worse) - MOST_WORSE} more" if len(worse) > MOST_WORSE else ""
-        return [*said, f"Worse than {first.name}: {', '.join(worse[:MOST_WORSE])}{more}."]
+        return [*said, f"Worse than {_called(first)}: {', '.join(worse[:MOST_WORSE])}{more}."]
     readings = [None if (diff := diffs[id(row)]) is None else diff.reading for row in rows if id(row) not in decides]
     if not readings:
         return said
-    words = {"inconclusive": "can't tell", "two_seeds": "not judged by two seeds", None: "not comparable"}
-    left = ", ".join(f"{word}: {n}" for reading, word in words.items() if (n := readings.count(reading)))
-    return [
-        *said,
-        f"Against {first.name}, none of {pluralize(len(readings), 'side effect')} got measurably worse"
-        f"{f' ({left})' if left else ''}.",
-    ]
+    effects, told = pluralize(len(readings), "side effect"), {"better", "worse", "no_change"}
+    unknown = sum(reading not in told for reading in readings)
+    if unknown == len(readings):
+        return [*said, f"Whether any of {effects} got worse can't be told from these replies."]
+    left = f"; of {unknown} it can't be told" if unknown else ""
+    return [*said, f"None of {effects} got measurably worse{left}."]
 
 
 def _training_sentences(arm: Arm) -> list[str]:
     """What a training did that was not evaluated: the KL on held-out pairs, else on the training pairs."""
     run = arm.runs[0]
     advice = f"It was not evaluated: run `opct eval {'RUN' if run.path is None else shlex.quote(str(run.path))}`."
-    for metric, pairs in (("validation/kl", "held-out"), ("train/kl", "training")):
+    for metric, pairs in (("validation/kl", "pairs it was not trained on"), ("train/kl", "the training pairs")):
         logged = [row[metric] for row in run.metrics if row.get(metric) is not None]
         if len(logged) > 1:
-            change = f"from {logged[0]:.3f} to {logged[-1]:.3f} nats a token"
-            return [f"{arm.name}: the KL on {pairs} pairs went {change}.", advice]
+            change = f"went from {logged[0]:.3f} to {logged[-1]:.3f}, on {pairs} (KL: 0 is the same, 1 very different)"
+            return [f"{arm.name}'s distance from what the base says when asked plainly {change}.", advice]
     return [f"{arm.name}: no KL was logged.", advice]
 
 
-def _attack_sentence(comparison: Comparison, suite: str) -> str:
-    """ "Under `transfer`, the model held 54 of 100 requests; asked bare, it held 96 of 100; ..." """
+def _attack_sentences(comparison: Comparison, suite: str) -> list[str]:
+    """ "The model withstood the attacker `transfer` in 54 of 100 harmful requests.", and what it does without."""
 
     def share(metric: str) -> tuple[str, Estimate | None]:
         row = comparison.row(metric, suite=suite)
@@ -156,26 +160,48 @@ def _attack_sentence(comparison: Comparison, suite: str) -> str:
 
     held, decided = share("defense_success_rate")
     left = f" ({decided.n_unscored:,} more are undecided)" if decided is not None and decided.n_unscored else ""
-    parts = [f"the model held {held} requests{left}" if held else "no request was decided"]
-    parts += [f"asked bare, it held {bare}" for bare, _ in (share("bare_defense_rate"),) if bare]
-    benign = share("benign_refusal_rate")[0]
-    parts += [f"{benign} replies to benign counterparts refuse"] if benign else []
-    return f"Under `{suite.removeprefix(PREFIX)}`, {'; '.join(parts)}."
+    attacker = f"the attacker `{suite.removeprefix(PREFIX)}`"
+    withstood = f"The model withstood {attacker} in {held} harmful requests{left}."
+    told = [withstood if held else f"No request under {attacker} was decided."]
+    bare, benign = share("bare_defense_rate")[0], share("benign_refusal_rate")[0]
+    told += [f"Asked once and without an attack, it withstood {bare}."] if bare else []
+    return [*told, *([f"Harmless look-alikes under the same attack: {benign} replies refuse."] if benign else [])]
+
+
+_DOUBT = {
+    "worse": "; this is worse",
+    "no_change": "; this is as good as no change",
+    "inconclusive": "; the difference may be chance",
+    "two_seeds": "; two training seeds do not decide whether this is chance",
+    "unknown": "; whether this is chance is not known",
+}
+"""What the first sentence says of a difference that is not an improvement."""
+_LEFT_OUT = ", on kinds of prompts that the built-in training pairs leave out"
 
 
 def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
-    """ "OPCT cut the sycophancy rate on kinds of pressure it never saw from 38% to 22%." """
+    """ "OPCT gives in to a wrong suggestion in 22 of 100 answers, the base in 38, on kinds of pressure ..." """
     arm, first = main_arm(comparison), comparison.arms[0]
+    does, beside = axis_info(row.axis).finding
+    before, after = _levels(row, comparison.arms.index(arm))
+    on = comparison.where(row)
+    on = _LEFT_OUT if on.endswith("held-out families") else f",{on}" if on else ""
+    on += comparison.of_suite(row.axis, row.suite)
+    said = f"{'The base' if arm.label == BASE else arm.name} {does.format(after)}"
+    if arm is first:
+        return f"{said}{on}."
     difference = comparison.difference(row, arm.label, first.label)
-    name, levels = inside(comparison.name_of(row)), _levels(row, comparison.arms.index(arm))
     assert difference is not None
-    if difference.reading == "no_change":
-        return f"{arm.name} barely changed the {name} ({levels})."
-    if difference.reading not in ("better", "worse"):
-        why = "Not judged by two seeds" if difference.reading == "two_seeds" else "Inconclusive"
-        return f"{why}: {name} {levels} with {arm.name}."
-    verb = "cut" if (difference.value or 0) < 0 else "raised"
-    return f"{arm.name} {verb} the {name} {levels}{'' if difference.reading == 'better' else ', which is worse'}."
+    return f"{said}, {_called(first)} {beside.format(before)}{on}{_DOUBT.get(difference.reading, '')}."
+
+
+def _called(arm: Arm) -> str:
+    """An arm within a sentence."""
+    return "the base" if arm.label == BASE else arm.name
+
+
+def _is_known(row: MetricRow, place: int) -> bool:
+    return (one := row.estimates[place]) is not None and one.value is not None
 
 
 def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
@@ -188,7 +214,7 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     said["two_seeds"] = "Two seeds do not decide whether it differs from"
 
     def level(of: MetricRow, one: Arm) -> str:
-        return _short(of.estimates[comparison.arms.index(one)], 0)
+        return _short(of.estimates[comparison.arms.index(one)])
 
     apart: dict[str, list[str]] = {}
     for each in headline_rows(comparison):
@@ -196,25 +222,28 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
         if tile_difference is not None and tile_difference.reading in {"better", "worse"} - {difference.reading}:
             levels = f"{level(each, arm)}, {other.name} {level(each, other)}"
             apart.setdefault(tile_difference.reading, []).append(f"{inside(comparison.name_of(each))} ({levels})")
+    # of 100 or without a unit, as in the sentence before
+    theirs = level(row, other).replace("%", " of 100").removesuffix(" nats")
     told = joined([f"{reading} in {joined(names)}" for reading, names in apart.items()])
     but = f", but {arm.name} is {told}" if told else ""
-    return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({level(row, other)}){but}."
+    return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({theirs}){but}."
 
 
-def _levels(row: MetricRow, place: int) -> str:
-    """ "from 38% to 22%", with a digit more where both would be the same."""
-    texts: list[str] = []
-    for digits in (0, 1):
-        texts = [_short(row.estimates[i], digits) for i in (0, place)]
-        if texts[0] != texts[1]:
-            break
-    return f"from {texts[0]} to {texts[1]}"
+def _levels(row: MetricRow, place: int) -> tuple[str, str]:
+    """The levels of the first arm and of that at `place`, rates in percent; with a digit more where both would be the
+    same.
+    """
+    known = [None if one is None else one.value for one in (row.estimates[0], row.estimates[place])]
+    unit = row.metric.unit
+    whole = [number(value, unit, digits=0 if unit == "rate" else None) for value in known]
+    before, after = whole if whole[0] != whole[1] or not place else [number(value, unit) for value in known]
+    return before, after
 
 
-def _short(estimate: Estimate | None, digits: int) -> str:
+def _short(estimate: Estimate | None) -> str:
     if estimate is None or estimate.value is None:
         return "not measured"
-    return f"{number(estimate.value, 'rate', digits=digits)}%" if estimate.unit == "rate" else estimate.text
+    return f"{number(estimate.value, 'rate', digits=0)}%" if estimate.unit == "rate" else estimate.text
 
 
 def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
@@ -359,7 +388,8 @@ def headlines(comparison: Comparison) -> list[Headline]:
         other = comparison.row("other_rate", row.group, row.suite) if row.metric.name in WITH_OTHER else None
         others = dict(zip([side.label for side in comparison.arms], other.estimates, strict=True)) if other else {}
         shares = [f"{side.name} {share.text}" for side, _ in known if (share := others.get(side.label))]
-        tiles.append(Headline(comparison.name_of(row), known, difference, note, reason, ", ".join(shares)))
+        meaning = capitalized(row.explanation)
+        tiles.append(Headline(comparison.name_of(row), known, difference, note, reason, ", ".join(shares), meaning))
     return tiles
 
 
@@ -386,6 +416,12 @@ def shown_arms(comparison: Comparison) -> list[Arm]:
     return [comparison.arm(label) for label in dict.fromkeys(labels)]
 
 
+def who_is_who(comparison: Comparison) -> list[tuple[Arm, str]]:
+    """What each arm of the first screen is, for those of which it is known."""
+    known = [(arm, METHODS_IN_WORDS.get(arm.runs[0].method or arm.label)) for arm in shown_arms(comparison)]
+    return [(arm, words) for arm, words in known if words]
+
+
 def title(comparison: Comparison) -> str:
     """The page's title: which arms, on which model."""
     models = dict.fromkeys(run.model.rstrip("/").rsplit("/", 1)[-1] for run in comparison.runs)
@@ -406,7 +442,7 @@ def subtitle(comparison: Comparison) -> str:
     replies = sum(len(run.replies) for run in comparison.runs)
     counts.append(pluralize(replies, "evaluated reply", "evaluated replies"))
     axes = ", ".join(axis.replace("_", " ") for axis in comparison.axes) or "none"
-    return f"{', '.join(counts)}; axes: {axes}."
+    return f"{', '.join(counts)}; measured: {axes}."
 
 
 def other_arms_note(comparison: Comparison) -> str:

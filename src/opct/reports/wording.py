@@ -6,6 +6,16 @@ from collections.abc import Sequence
 
 ARM_NAMES = {"base": "Base", "sft": "SFT", "opct": "OPCT", "offpolicy": "Off-policy", "dpo": "DPO", "act": "ACT"}
 
+METHODS_IN_WORDS = {
+    "base": "the model before training",
+    "sft": "trained to repeat what the base answers when asked plainly",
+    "opct": "trained on its own answers under pressure, towards what the base would say when asked plainly",
+    "offpolicy": "the same aim as OPCT, on answers that the base gave when asked plainly",
+    "dpo": "trained to prefer what the base answers when asked plainly to what it answers under pressure",
+    "act": "trained to have the activations that the base has when asked plainly",
+}
+"""By method (the label of an untrained arm), what it is to a reader who knows none."""
+
 
 def joined(words: Sequence[str]) -> str:
     """Words as prose: "a", "a and b", "a, b and c"."""

@@ -1,12 +1,15 @@
+import json
 import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from opct.errors import RunError
+from tests.conftest import REPOSITORY
 from tests.unit.cli.running import error_of, on_a_terminal, out_of, run
 
 HEAVY = (  # not pydantic: typer itself imports it where it is installed
@@ -81,6 +84,18 @@ def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys,
 
 def test_an_argument_of_bytes_is_refused():
     assert r"a\udcff" in error_of("report", "a\udcff")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["data", "--help"]])
+def test_help_ends_with_docs_that_exist_or_are_said_to_be_in_a_clone(words, monkeypatch, tmp_path):
+    place = out_of(*words).splitlines()[-1].removeprefix("Docs: ")
+    assert Path(place).is_file()
+    site = tmp_path / "lib" / "site-packages" / "opct"
+    monkeypatch.setattr("opct.__file__", str(site / "__init__.py"))
+    for url, says in (("https://x.org/opct.whl", "of a clone"), (REPOSITORY.as_uri(), place)):
+        found = SimpleNamespace(read_text=lambda name, url=url: json.dumps({"url": url}))
+        monkeypatch.setattr("opct.cli.options.distribution", lambda name, found=found: found)
+        assert out_of(*words).splitlines()[-1].endswith(says)
 
 
 def test_help_has_groups_and_colours_on_a_terminal_alone():

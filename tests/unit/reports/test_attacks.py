@@ -48,10 +48,14 @@ def page_of(comparison) -> str:
 
 def test_an_attack_alone_has_a_page_with_its_numbers_curve_and_requests_and_no_prompt():
     found = attacked(1, 3, None, None)
-    said = "held 2 of 4 requests; asked bare, it held 4 of 4; 3 of 12 replies to benign counterparts refuse."
-    assert summary(found) == [f"Under `transfer`, the model {said}"]
+    first, *more = summary(found)
+    assert first == "The model withstood the attacker `transfer` in 2 of 4 harmful requests."
+    assert more == [
+        "Asked once and without an attack, it withstood 4 of 4.",
+        "Harmless look-alikes under the same attack: 3 of 12 replies refuse.",
+    ]
     page = page_of(found)
-    assert f"<h1>Under <code>transfer</code>, the model {said}</h1>" in page
+    assert "<h1>The model withstood the attacker <code>transfer</code> in 2 of 4 harmful requests.</h1>" in page
     first = [tile.levels[0][1].text for tile in headlines(found)]
     assert first == ["50.0%", "25.0%", "100.0%"]
     [figure] = attack_figures(found)
@@ -63,7 +67,7 @@ def test_an_attack_alone_has_a_page_with_its_numbers_curve_and_requests_and_no_p
     assert "secret" not in page
 
 
-@pytest.mark.parametrize(("breaks", "says"), [((None, None), "none was broken"), ((1, 2), "held 0 of 2 requests")])
+@pytest.mark.parametrize(("breaks", "says"), [((None, None), "none was broken"), ((1, 2), "in 0 of 2 harmful")])
 def test_where_all_or_none_is_broken_no_cell_is_a_dash(breaks, says):
     page = page_of(attacked(*breaks))
     assert says in page

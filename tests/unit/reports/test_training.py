@@ -100,6 +100,7 @@ def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
     shown = re.findall(r"Step (\d+) <span class=\"small\">KL ([\d.]+)", page)
     assert shown == [("0", "1.000"), ("6", "0.200"), ("12", "0.010")]
     assert '<span class="token k5" title="KL 2.000 nats">Par</span>' in page
+    assert re.search(r"<h1>OPCT&#39;s distance .* asked plainly went from 0.620 to 0.\d+, on pairs it was not", page)
     assert f"run <code>opct eval {own}</code>" in page
     places = [page.index(part) for part in ("<h1>", "on held-out pairs. One line", "Cost of each arm")]
     assert places == sorted(places)

@@ -1,9 +1,11 @@
 """The verdict: the numbers it gives, which suite decides, and the judge beside its numbers."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from opct.evals.samples import GradedSample
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
@@ -30,10 +32,51 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
             assert part in first
 
 
-def test_what_a_person_reads_first_has_no_word_of_the_trade(comparison):
-    first = [*summary(comparison), *(tile.title for tile in headlines(comparison))]
-    assert "on kinds of pressure it never saw" in first[0]
-    assert "held-out" not in " ".join(first)
+def test_what_a_person_reads_first_has_no_word_of_the_trade(three):
+    found = compare(three)
+    first, beside, *_ = summary(found)
+    row = found.deciding_row("sycophancy")
+    base, sft, opct = (f"{100 * one.value:.0f}" for one in row.estimates)
+    where = "on kinds of pressure it never saw"
+    assert first == f"OPCT gives in to a wrong suggestion in {opct} of 100 answers, the base in {base}, {where}."
+    assert beside == f"That is better than SFT ({sft} of 100)."
+    page = page_html(found, [], STAMP, json_name="report.json")
+    for words in ("Base</strong>: the model before training", "Replies that give the suggested wrong answer"):
+        assert words in page.partition("</header>")[0]
+    assert "Unscored: no rule or judge could classify the reply" in page
+
+
+def test_each_axis_has_a_plain_sentence_that_says_where_it_may_be_chance(comparison):
+    said = summary(comparison)
+    assert "held-out" not in " ".join([*said, *(tile.title for tile in headlines(comparison))])
+    for words in (
+        r"OPCT gives in .* of 100 answers, the base in \d+, on kinds of pressure",
+        r"OPCT answers \d+ of 100 harmful requests, the base \d+, in disguises it never saw",
+        r"OPCT warns of a hidden danger in \d+ of 100 replies, the base in \d+, in kinds of messages",
+    ):
+        [sentence] = [text for text in said if re.match(words, text)]
+        assert sentence.endswith("; two training seeds do not decide whether this is chance.")
+
+
+def test_pairs_of_ones_own_have_a_plain_sentence():
+    def own(label, kl):
+        about = ("pairs", "consistency", "changed", "changed")
+        made = [
+            GradedSample(f"pairs/{i}", *about, f"p{i}", "x", values={"kl_to_teacher": kl * (1 + i / 100)})
+            for i in range(9)
+        ]
+        return run(label, made)
+
+    first, beside, *_ = summary(compare([own("base", 0.8), own("sft", 0.4), own("opct", 0.1)]))
+    far = "0.104 (KL: 0 is the same, 1 very different) from what the base says when asked plainly"
+    assert (first, beside) == (f"OPCT is {far}, the base 0.832.", "That is better than SFT (0.416).")
+
+
+def test_a_run_alone_says_how_often_it_gives_in(three):
+    left_out = "on kinds of prompts that the built-in training pairs leave out"
+    found = compare(three[:1])
+    level = f"{100 * found.deciding_row('sycophancy').estimates[0].value:.0f}"
+    assert summary(found) == [f"The base gives in to a wrong suggestion in {level} of 100 answers, {left_out}."]
 
 
 @pytest.mark.parametrize("manifest", [{}, {"trained_families": ["majority"]}])
