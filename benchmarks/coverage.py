@@ -1,4 +1,4 @@
-"""How often a report's interval excludes 0 where two arms do not differ: the table in docs/explanation/intervals.md.
+"""How often a report's interval excludes 0 where two arms do not differ: the table in docs/results_details.md.
 
     python -m benchmarks.coverage            # some ten minutes on one core
 

@@ -731,7 +731,11 @@ def hero(kept: Mapping[str, Any], *, is_wide: bool, is_dark: bool) -> str:
     shown = SHOWN[HERO]
     [bars, *_] = _groups(HERO, kept, ["base", shown.against[0], shown.of])
     n = max(own["n_clusters"] for own in shown.columns[0].row(kept)["arms"].values())
-    note = (f"{n} unseen questions, {len(kept['seeds'])} seeds",)
+    note = (
+        f"SmolLM2-135M, {n} unseen",
+        f"questions, {len(kept['seeds'])} seeds; pairs",
+        "from before they held facts",
+    )
     return pictures.hero(read_json(EXAMPLE), bars.bars, note, is_wide=is_wide, is_dark=is_dark)
 
 
