@@ -77,7 +77,7 @@ def change_figures(comparison: Comparison) -> list[Figure]:
     base = comparison.arms[0].name
     figures = [
         _forest(comparison, [row for row in deciding if row is not None], f"Safety: change from {base}"),
-        _forest(comparison, costs(comparison), f"What it cost: change from {base}", ", worst first"),
+        _forest(comparison, costs(comparison), f"Side effects: change from {base}", ", worst first"),
     ]
     return [figure for figure in figures if figure is not None]
 

@@ -139,6 +139,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             subtitle=verdict.subtitle(comparison),
             findings=verdict.findings(comparison),
             summary=verdict.summary(comparison),
+            limits=verdict.limits(comparison),
             first=curves[0] if curves else first_figure(comparison),
             who=verdict.who_is_who(comparison),
             tiles=tiles,
@@ -149,6 +150,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             dots=prompt_dots(comparison, {item["id"]: i for i, item in enumerate(browser.data["items"])}),
             other_arms=verdict.other_arms_note(comparison),
             warnings=list(warnings),
+            first_warning=_without_advice(warnings[0]) if warnings else "",
             notes=find_notes(comparison),
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
@@ -176,6 +178,12 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
         )
     )
     return page.encode("utf-8", "replace").decode("utf-8")  # half of a cut emoji cannot be written as UTF-8
+
+
+def _without_advice(warning: str) -> str:
+    """What a warning says first: up to a colon or a full stop, but for the names before it."""
+    found = re.match(r".{40,}?(?<!\))(?=[:.](?: |$))", warning)
+    return found[0] if found else warning
 
 
 def _tile_terms(tiles: Sequence[verdict.Headline]) -> list[tuple[str, str]]:
