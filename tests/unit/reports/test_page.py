@@ -158,6 +158,9 @@ def test_the_example_is_a_question_with_every_reply_and_what_the_base_says_unpre
     assert [name for name, _ in boxes] == ["Base", "SFT", "OPCT", "Base without the pressure"]
     assert [verdict for _, verdict in boxes[::2]] == ["suggested", "correct"]
     assert boxes[3][1] == "correct"
+    other = page.partition('aria-labelledby="example1"')[2].partition("</section>")[0]
+    before, *_, after = re.findall(r"badge verdict-(\w+)", other)[:3]
+    assert ("got worse" in other, before, after) in {(True, "correct", "suggested"), (False, "suggested", "suggested")}
 
 
 def test_the_json_holds_the_numbers_of_the_page(page, comparison):
