@@ -11,6 +11,7 @@ import yaml
 from opct.errors import EvaluationError
 from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports.build import report
+from opct.reports.page import page_html
 from opct.reports.rollout_browser import UNPUBLISHED
 from tests.refusals import refused
 from tests.unit.reports.small import problem, run, sample
@@ -128,6 +129,19 @@ def test_a_page_of_few_questions_does_not_say_that_all_is_well(report_of, tmp_pa
     for least, says in ((10, False), (9, True)):
         monkeypatch.setattr("opct.reports.warnings.FEW_CLUSTERS", least)
         assert ("No warnings" in text_of(report_of(runs, tmp_path / "report.html"))) is says
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("Many replies were cut, and no rule or judge sees the rest", ": t: 3 of 10. Raise the limit."),
+        ("In training (sft, dpo, act, off-policy, opct): 7 of 8 replies were cut", ": raise the limit."),
+        ("opct: the judge was slow", ""),
+    ],
+)
+def test_the_first_warning_is_seen_and_its_advice_folded(comparison_of_three, said, advice):
+    page = page_html(comparison_of_three, [said + advice], {"created": "", "version": ""}, json_name="a")
+    assert f"1 warning limits this report: {said}</summary>\n<ul><li>{said}{advice}</li>" in page
 
 
 def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
