@@ -118,8 +118,8 @@ def summary(comparison: Comparison) -> list[str]:
         return [text for suite in comparison.suites(ATTACK) for text in _attack_sentences(comparison, suite)]
     if arm is first:
         known = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) and _is_known(row, 0)]
-        told = [text for row in known for text in (_plain_sentence(comparison, row), *_answers(comparison, row))]
-        return told or [findings(comparison)[0].text]
+        alone = [text for row in known for text in (_plain_sentence(comparison, row), *_answers(comparison, row))]
+        return alone or [findings(comparison)[0].text]
     if not deciding:
         return [findings(comparison)[0].text]
     said = [_plain_sentence(comparison, row) for row in deciding]
