@@ -177,6 +177,8 @@ def test_the_keyboard_reads_the_kl_of_each_token_and_the_likeliest_ones(watch):
         if key is not None:
             page.keyboard.press(key)
         expect(readout).to_have_text(re.compile(shown))
+    expect(page.locator(".tokens .token:last-child", has_text="<|im_end|>")).to_have_count(0)
+    expect(page.locator(".tokens .token:last-child").first).to_have_text("(end)")
     token = coloured(page)
     token.hover()
     lists = token.locator("xpath=ancestor::section").locator(".likeliest > div")

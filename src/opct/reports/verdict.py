@@ -506,8 +506,10 @@ def limits(comparison: Comparison) -> str:
         low, high = (f"{100 * smallest_decided(n):.0f}" for n in (max(few), min(few)))
         span = low if low == high else f"{low} to {high}"
         told.append(f"Too few questions to see a change or a loss of less than about {span} points.")
-    if any(arm.runs[0].method is not None and len(arm.runs) == 1 for arm in shown_arms(comparison)):
-        told.append("One training seed: another may differ.")
+    trained = [arm for arm in shown_arms(comparison) if arm.runs[0].method is not None]
+    if single := [arm.name for arm in trained if len(arm.runs) == 1]:
+        of = f" of {joined(single)}" if len(single) < len(trained) else ""
+        told.append(f"One training seed{of}: another may differ.")
     return " ".join(told)
 
 

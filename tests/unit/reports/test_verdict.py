@@ -92,10 +92,13 @@ def test_a_run_alone_says_how_often_it_gives_in(three):
 
 
 def test_the_first_screen_says_what_so_few_questions_and_one_seed_cannot_show():
-    made = [run(label, [sample(f"q{i}") for i in range(48)], method=label, seed=1) for label in ("base", "opct")]
+    own = [sample(f"q{i}") for i in range(48)]
+    made = [replace(run("base", own), method=None), run("opct", own, 1)]
     few, seed = limits(compare(made)).split(". ")
     assert few == "Too few questions to see a change or a loss of less than about 18 points"
     assert seed == "One training seed: another may differ."
+    more = [*made, run("opct", own, 2), run("sft", own, 1)]
+    assert limits(compare(more)).endswith("One training seed of SFT: another may differ.")
 
 
 @pytest.mark.parametrize("manifest", [{}, {"trained_families": ["majority"]}])
