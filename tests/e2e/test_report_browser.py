@@ -139,8 +139,20 @@ def test_a_ribbon_of_the_flow_filters_and_a_second_press_shows_all(watch):
     page.keyboard.press("Enter")
     expect(status).to_contain_text(f"of {n} matching")
     expect(ribbon).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_label("Family", exact=True)).to_have_value("split|sycophancy_short:held_out")
     page.keyboard.press(" ")
     expect(status).to_have_text(before)
+
+
+def test_on_a_phone_the_filters_wait_behind_a_word_and_the_first_link_leads_to_the_cards(watch):
+    page = watch(width=390)
+    search = page.get_by_label("Search text")
+    expect(search).to_be_hidden()
+    page.locator("summary", has_text="Filter").click()
+    expect(search).to_be_visible()
+    page.locator(".skip").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".tile").first).to_be_in_viewport()
 
 
 def test_a_page_of_one_arm_draws_no_flow(watch, tmp_path):
@@ -165,6 +177,8 @@ def test_the_keyboard_reads_the_kl_of_each_token_and_the_likeliest_ones(watch):
         if key is not None:
             page.keyboard.press(key)
         expect(readout).to_have_text(re.compile(shown))
+    expect(page.locator(".tokens .token:last-child", has_text="<|im_end|>")).to_have_count(0)
+    expect(page.locator(".tokens .token:last-child").first).to_have_text("(end)")
     token = coloured(page)
     token.hover()
     lists = token.locator("xpath=ancestor::section").locator(".likeliest > div")
@@ -230,7 +244,7 @@ def test_figures_and_tables_are_saved(watch, tmp_path):
 
     def saved(place, name: str) -> bytes:
         with page.expect_download() as download:
-            place.get_by_role("button", name=name, exact=True).first.click()
+            place.get_by_role("button", name=re.compile(f"^{name}: ")).first.click()
         download.value.save_as(tmp_path / name)
         return (tmp_path / name).read_bytes()
 
@@ -288,7 +302,8 @@ def test_a_link_leads_to_one_example_and_into_a_folded_part_and_print_hides_the_
     dot.focus()
     page.keyboard.press("ArrowRight")
     expect(dot).to_have_attribute("tabindex", "-1")
-    named = page.locator(".dots a:focus").get_attribute("aria-label").split(": ", 1)[1]
+    arm, named = page.locator(".dots a:focus").get_attribute("aria-label").split(": ", 1)
+    assert arm.startswith("Base, ")
     page.keyboard.press("Enter")
     expect(rollouts(page)).to_have_count(1)
     expect(rollouts(page).locator("h3")).to_contain_text(named)

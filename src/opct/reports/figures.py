@@ -77,7 +77,7 @@ def change_figures(comparison: Comparison) -> list[Figure]:
     base = comparison.arms[0].name
     figures = [
         _forest(comparison, [row for row in deciding if row is not None], f"Safety: change from {base}"),
-        _forest(comparison, costs(comparison), f"What it cost: change from {base}", ", worst first"),
+        _forest(comparison, costs(comparison), f"Side effects: change from {base}", ", worst first"),
     ]
     return [figure for figure in figures if figure is not None]
 
@@ -141,11 +141,10 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str, order
             groups.append(charts.BarGroup(name, tuple(bars), row.metric.better_text))
     if not groups:
         return None
-    spoken = "; ".join(f"{row[0]}, {row[1]}: {row[2]} ({row[3]})" for row in table)
-    note = judged_note(rows)
+    spoken, note = _spoken(table), judged_note(rows)
     return Figure(
         title=f"{title}, in {'points' if unit == 'rate' else unit}{order}",
-        drawing=charts.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
+        drawing=charts.forest(groups, label=f"Paired differences with 95% intervals. {spoken} {note}".strip()),
         caption="Paired differences with 95% intervals. An interval that crosses 0 may be no change."
         + _in_another_unit(comparison, measured),
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),
@@ -351,17 +350,24 @@ def _bars_figure(
         for arm, estimate in zip(comparison.arms, row.estimates, strict=True)
         if estimate is not None
     ]
-    spoken = "; ".join(f"{name}, {arm}: {value} ({bounds})" for name, arm, value, bounds, *_ in table)
-    note = judged_note([row for _, row in rows])
+    spoken, note = _spoken(table), judged_note([row for _, row in rows])
     bars = [_bars(comparison, name, row) for name, row in rows]
     return Figure(
         title=title,
-        drawing=charts.interval_bars(bars, label=f"{title}. {spoken}. {note}".strip(), top=scale),
+        drawing=charts.interval_bars(bars, label=f"{title}. {spoken} {note}".strip(), top=scale),
         caption=caption,
         columns=(kind, "arm", *_heads(rows[-1][1].title)),
         rows=table,
         note=note,
     )
+
+
+def _spoken(table: Sequence[tuple[str, ...]]) -> str:
+    """ "Sycophancy rate: Base 57.4% (42.8 to 72.1); OPCT ..." of rows of name, arm, value and interval: a name once."""
+    groups: dict[str, list[str]] = {}
+    for name, arm, value, bounds, *_ in table:
+        groups.setdefault(name, []).append(f"{arm} {value} ({bounds})")
+    return " ".join(f"{name}: {'; '.join(told)}." for name, told in groups.items())
 
 
 def _bars(comparison: Comparison, name: str, row: MetricRow) -> charts.BarGroup:

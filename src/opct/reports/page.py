@@ -127,7 +127,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
     # bars for several arms: without a legend nobody could tell their lines apart
     curves = attack_figures(comparison) if is_attack and len(arms) == 1 else []
     tiles = verdict.headlines(comparison)
-    training, example = training_figures(comparison), _example(browser, comparison)
+    training, examples = training_figures(comparison), _examples(browser, comparison)
     if not comparison.rows:
         curves = training[-1:]
     page = (
@@ -139,16 +139,18 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             subtitle=verdict.subtitle(comparison),
             findings=verdict.findings(comparison),
             summary=verdict.summary(comparison),
+            limits=verdict.limits(comparison),
             first=curves[0] if curves else first_figure(comparison),
             who=verdict.who_is_who(comparison),
             tiles=tiles,
             tile_terms=_tile_terms(tiles),
             ranked=verdict.leaderboard(comparison) if len(arms) > FEW_ARMS else [],
-            example=example,
-            # after the example, which moves among the items
+            examples=examples,
+            # after the examples, which move among the items
             dots=prompt_dots(comparison, {item["id"]: i for i, item in enumerate(browser.data["items"])}),
             other_arms=verdict.other_arms_note(comparison),
             warnings=list(warnings),
+            first_warning=_without_advice(warnings[0]) if warnings else "",
             notes=find_notes(comparison),
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
@@ -168,7 +170,8 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             graders=lambda sections: judged_note([row for section in sections for row in section.rows]),
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
-            browser_data=browser.data | {"main": arms.index(verdict.main_arm(comparison))},
+            browser_data=browser.data
+            | {"main": arms.index(verdict.main_arm(comparison)), "headline": _headline(comparison)},
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
             **_style_and_script(),
             json_name=json_name,
@@ -178,6 +181,12 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
     return page.encode("utf-8", "replace").decode("utf-8")  # half of a cut emoji cannot be written as UTF-8
 
 
+def _without_advice(warning: str) -> str:
+    """What a warning says first: up to a colon or a full stop, but for the names before it."""
+    found = re.match(r".{40,}?(?<!\))(?=[:.](?: |$))", warning)
+    return found[0] if found else warning
+
+
 def _tile_terms(tiles: Sequence[verdict.Headline]) -> list[tuple[str, str]]:
     """Those of `TERMS` that the counts in the tiles name, with their meanings."""
     counts = [tile.levels[-1][1].left_out_text for tile in tiles]
@@ -185,26 +194,46 @@ def _tile_terms(tiles: Sequence[verdict.Headline]) -> list[tuple[str, str]]:
     return [(term, TERMS[term]) for term in COUNTED if term in " ".join(counts)]
 
 
-def _example(browser: Browser, comparison: Comparison) -> dict[str, Any] | None:
-    """A prompt on which the main arm got better, with the replies of `shown_arms`; None unless the axis got better.
+def _headline(comparison: Comparison) -> str:
+    """The suite and group of the headline, as the examples name theirs; empty if nothing was measured."""
+    return next((f"{row.suite}:{row.group}" for row in verdict.first_rows(comparison)), "")
+
+
+def _examples(browser: Browser, comparison: Comparison) -> list[dict[str, Any]]:
+    """A prompt on which the main arm got better, and one on which it got worse, or else stayed wrong, with the replies
+    of `shown_arms`; none unless the axis got better.
 
     The first on which the base is right without the pressure, else the first.
     """
-    arm, first = verdict.main_arm(comparison), comparison.arms[0]
+    arm = verdict.main_arm(comparison)
     place, items = comparison.arms.index(arm), browser.data["items"]
     rows = {axis: row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None}
-    changes = {axis: comparison.difference(row, arm.label, first.label) for axis, row in rows.items()}
+    changes = {axis: comparison.difference(row, arm.label, comparison.arms[0].label) for axis, row in rows.items()}
     better = {axis for axis, change in changes.items() if change is not None and change.reading == "better"}
     told = [(item, tuple(item["replies"][i]["verdict"] for i in (0, place))) for item in items]
-    found = [item for item, verdicts in told if item["axis"] in better and verdicts in BETTER]
-    if not found:
-        return None
-    good = {after for _, after in BETTER}
-    item = next((one for one in found if one["clean"] and one["clean"]["verdict"] in good), found[0])
+    told = [(item, verdicts) for item, verdicts in told if item["axis"] in better]
+    bad, good = zip(*BETTER, strict=True)
+    found = {
+        "got better": [item for item, verdicts in told if verdicts in BETTER],
+        "got worse": [item for item, verdicts in told if verdicts[::-1] in BETTER],
+        "stayed wrong": [item for item, (before, after) in told if before == after and after in bad],
+    }
+    if not found["got better"]:
+        return []
+    chosen = {
+        what: next((one for one in found[what] if one["clean"] and one["clean"]["verdict"] in good), found[what][0])
+        for what in ("got better", "got worse" if found["got worse"] else "stayed wrong")
+        if found[what]
+    }
+    items.sort(key=lambda one: any(one is item for item in chosen.values()))  # last: they are shown already
+    return [_shown(comparison, f"An example that {what}", item) for what, item in chosen.items()]
+
+
+def _shown(comparison: Comparison, kind: str, item: dict[str, Any]) -> dict[str, Any]:
+    first = comparison.arms[0]
     replies = [(one, one.name, item["replies"][comparison.arms.index(one)]) for one in verdict.shown_arms(comparison)]
     replies += [(first, f"{first.name} without the pressure", item["clean"])] if item["clean"] else []
-    items.sort(key=lambda one: one is item)  # the last among the others: it is shown already
-    return {"title": item["title"], "prompt": item["prompt"], "replies": replies}
+    return {"kind": kind, "title": item["title"], "prompt": item["prompt"], "replies": replies}
 
 
 def _clean_replies(browser: Browser, first: Arm) -> dict[str, str]:

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from opct.evals.samples import ATTACK, INSPECT
+from opct.evals.samples import ATTACK, CAPABILITY, CONSISTENCY, INSPECT
+from opct.evals.stats import FEW_CLUSTERS, smallest_decided
 from opct.evals.tasks.attack import PREFIX
 from opct.evals.wording import number
 from opct.reports.arms import BASE, OPCT, Arm
@@ -20,7 +21,13 @@ from opct.runs.console import pluralize
 MOST_HEADLINES = 4
 MOST_NAMED = 6  # arms that a title names
 MOST_WORSE = 4  # metrics that the summary names
-WITH_OTHER = ("sycophancy_rate", "accuracy_biased")  # beside which a tile has the share of replies that are neither
+SHARES = {
+    "right": "accuracy_biased",
+    "suggested": "sycophancy_rate",
+    "neither": "other_rate",
+    "both": "both_mentioned_rate",
+}
+"""The four kinds of replies to a wrong suggestion; their shares sum to 1."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,9 @@ class Headline:
         levels: of the base, of what the main arm is compared with, and of the main arm.
         difference: of the main arm from the base; None if there is none, and `reason` then says why.
         note: names the judge.
-        other: of each arm, the share of replies that give neither answer; empty if that does not apply.
+        shares: of each arm, "Base: right 4.3%, suggested 57.4%, ..."; empty if that does not apply.
         meaning: what is counted, and which direction is better.
+        is_side_effect: whether it is no aim of the training.
     """
 
     title: str
@@ -40,8 +48,9 @@ class Headline:
     difference: PairedDifference | None
     note: str | None = None
     reason: str | None = None
-    other: str = ""
+    shares: tuple[str, ...] = ()
     meaning: str = ""
+    is_side_effect: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def findings(comparison: Comparison) -> list[Finding]:
-    """Each safety axis; what it cost; other tasks; the main arm against its references; what the intervals cover."""
+    """Each safety axis; side effects; other tasks; the main arm against its references; what the intervals cover."""
     arm, first = main_arm(comparison), comparison.arms[0]
     rows = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
     rows = rows or [row for section in comparison.headline() for row in section.rows if row.axis != INSPECT][:1]
@@ -83,7 +92,7 @@ def findings(comparison: Comparison) -> list[Finding]:
         return [Finding("", ("No metric was measured for these runs.",))]
     sections = [Finding(axis_info(row.axis).title, (_axis_sentence(comparison, row),), row.axis) for row in rows]
     if arm is not first:
-        sections.append(_compared(comparison, "What it cost", first, costs(comparison)))
+        sections.append(_compared(comparison, "Side effects", first, costs(comparison)))
     sections.append(_compared(comparison, axis_info(INSPECT).title, first, tasks))
     if arm is first:
         sections.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
@@ -109,11 +118,13 @@ def summary(comparison: Comparison) -> list[str]:
         return [text for suite in comparison.suites(ATTACK) for text in _attack_sentences(comparison, suite)]
     if arm is first:
         known = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) and _is_known(row, 0)]
-        return [_plain_sentence(comparison, row) for row in known] or [findings(comparison)[0].text]
+        alone = [text for row in known for text in (_plain_sentence(comparison, row), *_answers(comparison, row))]
+        return alone or [findings(comparison)[0].text]
     if not deciding:
         return [findings(comparison)[0].text]
     said = [_plain_sentence(comparison, row) for row in deciding]
-    said[1:1] = [_plain_reference(comparison, deciding[0], other) for other in references(comparison, arm)]
+    beside = [_plain_reference(comparison, deciding[0], other) for other in references(comparison, arm)]
+    said[1:1] = [*beside, *_answers(comparison, deciding[0])]
     shown = {id(row): row for section in comparison.headline() for row in section.rows} | {id(row): row for row in rows}
     decides = {id(row) for row in deciding}
     worse = [
@@ -193,6 +204,23 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
     difference = comparison.difference(row, arm.label, first.label)
     assert difference is not None
     return f"{said}, {_called(first)} {beside.format(before)}{on}{_DOUBT.get(difference.reading, '')}."
+
+
+def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
+    """ "OPCT gives the right answer in 25 of 100 (the base in 4); in 50 it gives neither." of a sycophancy rate"""
+    if row.metric.name != SHARES["suggested"]:
+        return []
+    arm, first = main_arm(comparison), comparison.arms[0]
+    place = comparison.arms.index(arm)
+    right, neither = (comparison.row(SHARES[kind], row.group, row.suite) for kind in ("right", "neither"))
+    if right is None or neither is None or not all(_is_known(one, i) for one in (right, neither) for i in (0, place)):
+        return []
+    before, after = _levels(right, place)
+    beside = "" if arm is first else f" ({_called(first)} in {before})"
+    rest = _levels(neither, place)[1]
+    return [
+        f"{capitalized(_called(arm))} gives the right answer in {after} of 100{beside}; in {rest} it gives neither."
+    ]
 
 
 def _called(arm: Arm) -> str:
@@ -377,7 +405,7 @@ def headline_rows(comparison: Comparison) -> list[MetricRow]:
 def headlines(comparison: Comparison) -> list[Headline]:
     """The headline numbers of the tiles."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    tiles = []
+    effects, tiles = {id(row) for row in costs(comparison)}, []
     for row in headline_rows(comparison):
         levels = {side.label: (side, one) for side, one in zip(comparison.arms, row.estimates, strict=True) if one}
         known = tuple(levels[one.label] for one in shown_arms(comparison) if one.label in levels)
@@ -385,12 +413,32 @@ def headlines(comparison: Comparison) -> list[Headline]:
         difference = comparison.difference(row, arm.label, first.label)
         lacks = arm is not first and difference is None
         reason = comparison.reason(row, arm.label, first.label) if lacks else None
-        other = comparison.row("other_rate", row.group, row.suite) if row.metric.name in WITH_OTHER else None
-        others = dict(zip([side.label for side in comparison.arms], other.estimates, strict=True)) if other else {}
-        shares = [f"{side.name} {share.text}" for side, _ in known if (share := others.get(side.label))]
-        meaning = capitalized(row.explanation)
-        tiles.append(Headline(comparison.name_of(row), known, difference, note, reason, ", ".join(shares), meaning))
+        tiles.append(
+            Headline(
+                comparison.name_of(row),
+                known,
+                difference,
+                note,
+                reason,
+                _shares(comparison, row, [side for side, _ in known]),
+                capitalized(row.explanation),
+                is_side_effect=id(row) in effects,
+            )
+        )
     return tiles
+
+
+def _shares(comparison: Comparison, row: MetricRow, arms: Sequence[Arm]) -> tuple[str, ...]:
+    """ "Base: right 4.3%, suggested 57.4%, neither 38.3%, both 0.0%" of each arm, beside one of `SHARES`."""
+    if row.metric.name not in SHARES.values():
+        return ()
+    rows = {kind: comparison.row(name, row.group, row.suite) for kind, name in SHARES.items()}
+    places = [(arm.name, comparison.arms.index(arm)) for arm in arms]
+    told = [
+        (name, [f"{kind} {one.text}" for kind, of in rows.items() if of and (one := of.estimates[place])])
+        for name, place in places
+    ]
+    return tuple(f"{name}: {', '.join(kinds)}" for name, kinds in told if len(kinds) > 1)
 
 
 def leaderboard(comparison: Comparison) -> list[tuple[Arm, list[tuple[Estimate | None, PairedDifference | None]]]]:
@@ -432,7 +480,7 @@ def title(comparison: Comparison) -> str:
 
 
 def subtitle(comparison: Comparison) -> str:
-    """Number of runs, training seeds and replies of the page, and its axes."""
+    """Number of runs, training seeds and replies of the page, its axes, and those not measured."""
     counts = [pluralize(len(comparison.runs), "run")]
     if trained := [len({run.seed for run in arm.runs}) for arm in comparison.arms if arm.runs[0].method is not None]:
         fewest = f"{min(trained)} to " if min(trained) < max(trained) else ""
@@ -442,7 +490,27 @@ def subtitle(comparison: Comparison) -> str:
     replies = sum(len(run.replies) for run in comparison.runs)
     counts.append(pluralize(replies, "evaluated reply", "evaluated replies"))
     axes = ", ".join(axis.replace("_", " ") for axis in comparison.axes) or "none"
-    return f"{', '.join(counts)}; measured: {axes}."
+    known = [name for name in (*(axis.name for axis in SAFETY_AXES), CAPABILITY) if name != CONSISTENCY]
+    missing = [inside(axis_info(name).title) for name in known if name not in comparison.axes]
+    left = f"; not measured: {', '.join(missing)}" if missing else ""
+    return f"{', '.join(counts)}; measured: {axes}{left}."
+
+
+def limits(comparison: Comparison) -> str:
+    """How small a difference so few questions cannot show, and that other seeds may differ; empty if neither holds."""
+    place = comparison.arms.index(main_arm(comparison))
+    levels = [row.estimates[place] for row in headline_rows(comparison) if row.metric.unit == "rate"]
+    few = [one.n_clusters for one in levels if one is not None and one.n_clusters < FEW_CLUSTERS]
+    told = []
+    if few:
+        low, high = (f"{100 * smallest_decided(n):.0f}" for n in (max(few), min(few)))
+        span = low if low == high else f"{low} to {high}"
+        told.append(f"Too few questions to see a change or a loss of less than about {span} points.")
+    trained = [arm for arm in shown_arms(comparison) if arm.runs[0].method is not None]
+    if single := [arm.name for arm in trained if len(arm.runs) == 1]:
+        of = f" of {joined(single)}" if len(single) < len(trained) else ""
+        told.append(f"One training seed{of}: another may differ.")
+    return " ".join(told)
 
 
 def other_arms_note(comparison: Comparison) -> str:

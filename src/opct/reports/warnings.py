@@ -48,6 +48,7 @@ def find_warnings(comparison: Comparison) -> list[str]:
         *_different_samples(runs),
         *_left_out(comparison),
         *_repeated_seeds(comparison),
+        *(f"In training ({', '.join(names)}): {text}" for names, text in _of_trainings(runs)),
         *training_warnings(comparison.arms, comparison.pairs),
     ]
     return list(dict.fromkeys(warnings))
@@ -59,12 +60,16 @@ def find_notes(comparison: Comparison) -> list[str]:
 
 
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[tuple[list[str], str]]:
-    """(names of the runs, text) of each warning of the evaluations and trainings."""
+    """(names of the runs, text) of each warning of the evaluations."""
+    return merge_alike((run.name, text) for run in runs for text in run.warnings)
+
+
+def _of_trainings(runs: Sequence[EvaluatedRun]) -> Iterator[tuple[list[str], str]]:
+    """(names of the runs, text) of each warning of the trainings."""
     told = []
     for run in runs:
         of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
-        of_training = [*(run.manifest.get("warnings") or ()), *filter(None, of_teacher)]
-        told += [(run.name, text) for text in [*run.warnings, *map(str, of_training)]]
+        told += [(run.name, str(text)) for text in [*(run.manifest.get("warnings") or ()), *filter(None, of_teacher)]]
     return merge_alike(told)
 
 

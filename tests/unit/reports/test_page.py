@@ -11,6 +11,7 @@ import yaml
 from opct.errors import EvaluationError
 from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports.build import report
+from opct.reports.page import page_html
 from opct.reports.rollout_browser import UNPUBLISHED
 from tests.refusals import refused
 from tests.unit.reports.small import problem, run, sample
@@ -130,6 +131,19 @@ def test_a_page_of_few_questions_does_not_say_that_all_is_well(report_of, tmp_pa
         assert ("No warnings" in text_of(report_of(runs, tmp_path / "report.html"))) is says
 
 
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("Many replies were cut, and no rule or judge sees the rest", ": t: 3 of 10. Raise the limit."),
+        ("In training (sft, dpo, act, off-policy, opct): 7 of 8 replies were cut", ": raise the limit."),
+        ("opct: the judge was slow", ""),
+    ],
+)
+def test_the_first_warning_is_seen_and_its_advice_folded(comparison_of_three, said, advice):
+    page = page_html(comparison_of_three, [said + advice], {"created": "", "version": ""}, json_name="a")
+    assert f"1 warning limits this report: {said}</summary>\n<ul><li>{said}{advice}</li>" in page
+
+
 def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
     """Two runs of OPCT with 12 steps of 2.5 s, 800 tokens each; off-policy did not log the tokens in the loss."""
     table = text_of(page).partition("<caption>Cost of each arm</caption>")[2].partition("</table>")[0]
@@ -158,6 +172,9 @@ def test_the_example_is_a_question_with_every_reply_and_what_the_base_says_unpre
     assert [name for name, _ in boxes] == ["Base", "SFT", "OPCT", "Base without the pressure"]
     assert [verdict for _, verdict in boxes[::2]] == ["suggested", "correct"]
     assert boxes[3][1] == "correct"
+    other = page.partition('aria-labelledby="example1"')[2].partition("</section>")[0]
+    before, *_, after = re.findall(r"badge verdict-(\w+)", other)[:3]
+    assert ("got worse" in other, before, after) in {(True, "correct", "suggested"), (False, "suggested", "suggested")}
 
 
 def test_the_json_holds_the_numbers_of_the_page(page, comparison):

@@ -10,7 +10,7 @@ from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
-from opct.reports.verdict import axis_verdict, costs, headlines, main_arm, summary, verdict
+from opct.reports.verdict import axis_verdict, costs, headlines, limits, main_arm, summary, verdict
 from tests.unit.reports.small import run, sample, without_families
 
 SAFETY = "safety_awareness"
@@ -34,12 +34,18 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
 
 def test_what_a_person_reads_first_has_no_word_of_the_trade(three):
     found = compare(three)
-    first, beside, *_ = summary(found)
+    first, beside, rest, *_ = summary(found)
     row = found.deciding_row("sycophancy")
     base, sft, opct = (f"{100 * one.value:.0f}" for one in row.estimates)
     where = "on kinds of pressure it never saw"
     assert first == f"OPCT gives in to a wrong suggestion in {opct} of 100 answers, the base in {base}, {where}."
     assert beside == f"That is better than SFT ({sft} of 100)."
+    rows = [found.row(name, "held_out") for name in ("accuracy_biased", "other_rate")]
+    (before, _, right), (*_, other) = ([f"{100 * one.value:.0f}" for one in own.estimates] for own in rows)
+    assert rest == f"OPCT gives the right answer in {right} of 100 (the base in {before}); in {other} it gives neither."
+    assert sum(float(share) for share in re.findall(r"([\d.]+)%", headlines(found)[0].shares[2])) == pytest.approx(
+        100, abs=0.2
+    )
     page = page_html(found, [], STAMP, json_name="report.json")
     for words in ("Base</strong>: the model before training", "Replies that give the suggested wrong answer"):
         assert words in page.partition("</header>")[0]
@@ -76,7 +82,23 @@ def test_a_run_alone_says_how_often_it_gives_in(three):
     left_out = "on kinds of prompts that the built-in training pairs leave out"
     found = compare(three[:1])
     level = f"{100 * found.deciding_row('sycophancy').estimates[0].value:.0f}"
-    assert summary(found) == [f"The base gives in to a wrong suggestion in {level} of 100 answers, {left_out}."]
+    right, other = (
+        f"{100 * found.row(name, 'held_out').estimates[0].value:.0f}" for name in ("accuracy_biased", "other_rate")
+    )
+    assert summary(found) == [
+        f"The base gives in to a wrong suggestion in {level} of 100 answers, {left_out}.",
+        f"The base gives the right answer in {right} of 100; in {other} it gives neither.",
+    ]
+
+
+def test_the_first_screen_says_what_so_few_questions_and_one_seed_cannot_show():
+    own = [sample(f"q{i}") for i in range(48)]
+    made = [replace(run("base", own), method=None), run("opct", own, 1)]
+    few, seed = limits(compare(made)).split(". ")
+    assert few == "Too few questions to see a change or a loss of less than about 18 points"
+    assert seed == "One training seed: another may differ."
+    more = [*made, run("opct", own, 2), run("sft", own, 1)]
+    assert limits(compare(more)).endswith("One training seed of SFT: another may differ.")
 
 
 @pytest.mark.parametrize("manifest", [{}, {"trained_families": ["majority"]}])

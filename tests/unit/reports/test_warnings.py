@@ -52,6 +52,13 @@ def test_warnings_that_differ_in_numbers_alone_are_one(texts, expected):
     assert find_warnings(compare(made))[: len(expected)] == expected
 
 
+def test_what_a_training_warned_of_comes_last_and_says_so():
+    trained = replace(run("opct", manifest={"warnings": ["7 of 8 replies were cut."]}), name="opct")
+    base = replace(run("base"), name="base", warnings=("the judge was slow",))
+    found = find_warnings(compare([replace(trained, warnings=("the judge was slow",)), base]))
+    assert (found[0], found[-1]) == ("base, opct: the judge was slow", "In training (opct): 7 of 8 replies were cut.")
+
+
 def test_what_weakens_the_comparison_is_named(three):
     """Other samples, warnings of the evaluation, replies that are cut or in no rate; no base, other models and
     a seed counted twice; a weak judge and weak rules."""

@@ -2,7 +2,7 @@
 // The rollout browser, links into folded parts, sorted tables, and downloads. Every text of a model reaches the page through text nodes
 // only: it is shown, never parsed as HTML.
 (() => {
-  const PAGE = matchMedia("(max-width: 760px)").matches ? 2 : 3, MORE = 10;
+  const phone = matchMedia("(max-width: 760px)"), PAGE = phone.matches ? 2 : 3, MORE = 10;
   const data = JSON.parse(document.getElementById("rollouts-data").textContent);
   const list = document.getElementById("rollouts-list");
   const status = document.getElementById("rollouts-status");
@@ -13,6 +13,7 @@
   const flow = document.getElementById("filter-flow");
   const SIGNS = { correct: "\u2713", refused: "\u2713", warned: "\u2713", same: "\u2713", suggested: "\u2717", complied: "\u2717", silent: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
   const EXAMPLE = "#example:";
+  const scope = data.items.some((item) => item.split === data.headline) ? "split|" + data.headline : ""; // of the ribbons
   let shown = PAGE;
   let only = null; // the example that a link shows alone
   more.textContent = "Show " + MORE + " more";
@@ -60,11 +61,12 @@
 
   function paintedTokens(reply, arm) {
     const readout = element("p", { class: "readout" }, "\u00a0"), both = element("div", { class: "likeliest" });
+    const isEnd = (token, i) => i === reply.tokens.length - 1 && reply.stop !== "length" && /^<[^<>\s]+>$/.test(token);
     const tokens = reply.tokens.map((token, i) =>
-      element("span", { class: "token k" + level(reply.kl[i]), title: nats(reply.kl[i]) }, token));
+      element("span", { class: "token k" + level(reply.kl[i]), title: nats(reply.kl[i]) }, isEnd(token, i) ? "(end)" : token));
     const box = element("p", {
       class: "text tokens", tabindex: "0", role: "group",
-      "aria-label": "Reply of " + arm + ", painted by KL: " + reply.tokens.join("") + ". Arrow keys read the KL of each token" + (reply.likeliest ? " and the likeliest ones." : "."),
+      "aria-label": "Reply of " + arm + "; arrow keys read each token" + (reply.likeliest ? " and the likeliest ones" : ""),
     }, ...tokens);
     let current = -1;
     function point(index) {
@@ -144,11 +146,14 @@
     }
   }
 
-  // The base's verdicts flow into those of the main arm; a ribbon is a filter.
+  const isPressed = (key) => change.value === key && family.value === scope;
+
+  // The base's verdicts flow into those of the main arm, on the prompts of the headline; a ribbon is a filter.
   function fillFlow() {
     if (!data.main || !data.items.length) return;
-    const ribbons = counted(data.items.map((item) => transition(item, data.main))).map(([key, n]) => [...key.split("|").slice(1), n, key]);
-    const high = (n) => Math.max(140 * n / data.items.length, 3), ends = [0, 0], marks = [];
+    const items = data.items.filter((item) => !scope || item.split === data.headline);
+    const ribbons = counted(items.map((item) => transition(item, data.main))).map(([key, n]) => [...key.split("|").slice(1), n, key]);
+    const high = (n) => Math.max(140 * n / items.length, 3), ends = [0, 0], marks = [];
     const places = [0, 1].map((side) => new Map(counted(ribbons.map((ribbon) => ribbon[side])).map(([verdict]) => {
       const own = ribbons.filter((ribbon) => ribbon[side] === verdict), top = ends[side];
       ends[side] += Math.max(own.reduce((sum, [, , n]) => sum + high(n), 0), 14) + 5;
@@ -164,12 +169,13 @@
       const said = before + " \u2192 " + after + " (" + n + ")", curve = "C170," + left + " 170," + right + " 222," + right;
       const ribbon = drawing("path", { "data-key": key, class: effect, role: "button", tabindex: 0, "aria-label": said,
         d: "M118," + left + curve + "v" + h + "C170," + (right + h) + " 170," + (left + h) + " 118," + (left + h) + "z" }, drawing("title", {}, said));
-      const toggle = () => { change.value = change.value === key ? "" : key; restart(); };
+      const toggle = () => { [change.value, family.value] = isPressed(key) ? ["", ""] : [key, scope]; restart(); };
       ribbon.addEventListener("click", toggle);
       ribbon.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(); } });
       marks.push(ribbon);
     }
-    flow.append(element("p", { class: "small" }, data.arms[0].name + " \u2192 " + data.arms[data.main].name + ": a ribbon shows its replies"),
+    flow.append(element("p", { class: "small" }, data.arms[0].name + " \u2192 " + data.arms[data.main].name
+      + (scope && ", the prompts of the headline (" + data.splits[data.headline] + ")") + ": a ribbon shows its replies"),
       drawing("svg", { class: "flow", viewBox: "0 0 340 " + Math.max(...ends), role: "group", "aria-label": "Changes of verdict" }, ...marks));
   }
 
@@ -189,7 +195,7 @@
       : "Showing " + Math.min(shown, found.length) + " of " + found.length + " matching (" + data.items.length + " on this page).";
     more.hidden = found.length <= shown;
     document.getElementById("kl-scale").hidden = !list.querySelector(".tokens");
-    for (const ribbon of flow.querySelectorAll("path")) ribbon.setAttribute("aria-pressed", String(ribbon.dataset.key === change.value));
+    for (const ribbon of flow.querySelectorAll("path")) ribbon.setAttribute("aria-pressed", String(isPressed(ribbon.dataset.key)));
   }
 
   function focusOn(heading) {
@@ -210,6 +216,9 @@
     const heading = list.children[first];
     focusOn(heading);
   });
+  const fold = () => { document.getElementById("filter").open = !phone.matches; };
+  phone.addEventListener("change", fold);
+  fold();
   document.getElementById("rollouts").classList.add("ready");
   render();
 
@@ -253,7 +262,7 @@
     links.forEach((link, i) => {
       const item = data.items[link.textContent];
       link.tabIndex = i ? -1 : 0;
-      link.title = words(item.replies[row.dataset.arm].verdict) + ": " + item.title;
+      link.title = data.arms[row.dataset.arm].name + ", " + words(item.replies[row.dataset.arm].verdict) + ": " + item.title;
       link.setAttribute("aria-label", link.title);
       link.addEventListener("click", () => { if (location.hash === link.hash) follow(); });  // no hashchange then
     });
@@ -274,8 +283,8 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
   const fileName = (title) => title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "report";
-  const buttons = (label, ...made) => element("p", { class: "downloads" }, label, ...made.flatMap(([name, act]) => {
-    const button = element("button", { type: "button", class: "chip" }, name);
+  const buttons = (title, ...made) => element("p", { class: "downloads" }, "Save:", ...made.flatMap(([name, act]) => {
+    const button = element("button", { type: "button", class: "chip", "aria-label": name + ": " + title }, name);
     button.addEventListener("click", act);
     return [" ", button];
   }));
@@ -306,8 +315,8 @@
     image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(standalone(chart));
   }
   for (const chart of document.querySelectorAll("svg.chart")) {
-    const figure = chart.closest("figure"), name = fileName(figure.getAttribute("aria-label"));
-    figure.append(buttons("Save:", ["SVG", () => save(name + ".svg", standalone(chart), "image/svg+xml")],
+    const figure = chart.closest("figure"), title = figure.getAttribute("aria-label"), name = fileName(title);
+    figure.append(buttons(title, ["SVG", () => save(name + ".svg", standalone(chart), "image/svg+xml")],
       ["PNG", () => savePng(chart, name + ".png")]));
   }
 
@@ -348,8 +357,8 @@
     return "\\begin{tabular}{" + "l".repeat(width) + "}\n" + rows.map((row) => row.map(tex).join(" & ") + " \\\\").join("\n") + "\n\\end{tabular}\n";
   }
   for (const table of document.querySelectorAll(".box > table")) {
-    const region = table.parentElement, name = fileName(region.getAttribute("aria-label"));
-    region.after(buttons("Save:", ["CSV", () => save(name + ".csv", csv(cells(table)), "text/csv")],
+    const region = table.parentElement, title = region.getAttribute("aria-label"), name = fileName(title);
+    region.after(buttons(title, ["CSV", () => save(name + ".csv", csv(cells(table)), "text/csv")],
       ["LaTeX", () => save(name + ".tex", latex(cells(table)), "application/x-tex")]));
   }
 })();
