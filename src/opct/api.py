@@ -47,7 +47,7 @@ class EvalResult:
     """
 
     out: Path
-    results: dict[str, Any] | None = None
+    results: dict[str, Any] | None = field(default=None, repr=False)  # 100 KB, which a notebook would print
     tasks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
