@@ -182,9 +182,8 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
 
 
 def _without_advice(warning: str) -> str:
-    """What a warning says first: up to a colon or a full stop, but for the names before it."""
-    found = re.match(r".{40,}?(?<!\))(?=[:.](?: |$))", warning)
-    return found[0] if found else warning
+    """A warning without what it advises at its end."""
+    return re.sub(r"[:.] (?:[Rr]aise|[Ee]valuate) [^:.()]*\.$", "", warning)
 
 
 def _tile_terms(tiles: Sequence[verdict.Headline]) -> list[tuple[str, str]]:

@@ -134,14 +134,28 @@ def test_a_page_of_few_questions_does_not_say_that_all_is_well(report_of, tmp_pa
 @pytest.mark.parametrize(
     ("said", "advice"),
     [
-        ("Many replies were cut, and no rule or judge sees the rest", ": t: 3 of 10. Raise the limit."),
+        ("Many replies were cut, and no rule or judge sees the rest: t: 3 of 10", ". Raise the limit of their suites."),
         ("In training (sft, dpo, act, off-policy, opct): 7 of 8 replies were cut", ": raise the limit."),
-        ("opct: the judge was slow", ""),
+        ("opct-seed0, opct-seed1, opct-seed2, sft-seed0: t: 3 of 10 (8%) were cut at 64", ": raise the limit."),
     ],
 )
 def test_the_first_warning_is_seen_and_its_advice_folded(comparison_of_three, said, advice):
     page = page_html(comparison_of_three, [said + advice], {"created": "", "version": ""}, json_name="a")
     assert f"1 warning limits this report: {said}</summary>\n<ul><li>{said}{advice}</li>" in page
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "opct: the judge was slow",
+        "a-rather-long-name, opct-seed1, opct-seed2, sft-seed0: sycophancy_short: 3 prompts were left out.",
+        "t: batch_size differs between runs (opct: 4: raise 2; sft: 8. Raise it.), so they are not comparable.",
+    ],
+)
+def test_a_warning_without_advice_is_seen_whole_and_not_folded(comparison_of_three, said):
+    page = page_html(comparison_of_three, [said], {"created": "", "version": ""}, json_name="a")
+    assert f"1 warning limits this report: {said}</p>" in page
+    assert page.count(said) == 1
 
 
 def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
