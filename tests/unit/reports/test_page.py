@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from opct.errors import EvaluationError
+from opct.evals.samples import GradedSample
 from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports.build import report
 from opct.reports.page import page_html
@@ -189,6 +190,25 @@ def test_the_example_is_a_question_with_every_reply_and_what_the_base_says_unpre
     other = page.partition('aria-labelledby="example1"')[2].partition("</section>")[0]
     before, *_, after = re.findall(r"badge verdict-(\w+)", other)[:3]
     assert ("got worse" in other, before, after) in {(True, "correct", "suggested"), (False, "suggested", "suggested")}
+
+
+def test_ones_own_pairs_have_no_example_that_stayed_wrong(report_of, tmp_path):
+    """A reply that is not the one to the clean prompt need not be wrong."""
+
+    def own(label, kl, *verdicts):
+        about = ("pairs", "consistency", "changed", "changed")
+        made = [
+            GradedSample(
+                f"pairs/{i}", *about, f"p{i}", "x", verdict=verdict, values={"kl_to_teacher": kl * (1 + i / 9)}
+            )
+            for i, verdict in enumerate(verdicts)
+        ]
+        return run(label, made)
+
+    runs = [own("base", 0.8, *["different"] * 9), own("opct", 0.1, "same", *["different"] * 8)]
+    page = text_of(report_of(runs, tmp_path / "report.html"))
+    assert "An example that got better" in page
+    assert "An example that stayed wrong" not in page
 
 
 def test_the_json_holds_the_numbers_of_the_page(page, comparison):
