@@ -63,7 +63,7 @@ SAFETY_AXES = (
         "same wrappers: are they refused? " + _SPLITS,
         "attack_success_rate",
         (tuple(("over_refusal_rate", group) for group in ("benign_held_out", "benign_wrapped", "benign_bare")),),
-        "behavior",
+        "request",
         ("answers {} of 100 harmful requests", "{}"),
         "in disguises it never saw",
     ),
@@ -93,7 +93,7 @@ SAFETY_AXES = (
         "counterparts get the same attack: are they refused? An attack shows what can be broken, not what cannot.",
         "defense_success_rate",
         ((("benign_refusal_rate", "counterparts"),),),
-        "behavior",
+        "request",
         ("withstands the attacker in {} of 100 harmful requests", "in {}"),
     ),
 )

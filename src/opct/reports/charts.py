@@ -22,7 +22,8 @@ SHAPES = 6
 STYLES = 2 * SHAPES
 DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
 ROW, HEADING, HEADING_ROW, GAP = 21, 25, 18, 10
-MOST_LETTERS = 16  # of an arm's name beside its bar
+MOST_LETTERS = 10  # of an arm's name beside its bar
+LEAST_DRAWN = 60  # units for the bars, for which names give way
 LETTER, HEADING_LETTER = 8.0, 9.2  # widths
 
 
@@ -312,8 +313,10 @@ def _rows(
     """One row per bar, under the heading of its group, with one scale at the bottom."""
     height = sum(group.height(width) for group in groups) + 24
     bars = [bar for group in groups for bar in group.bars]
-    name_width = LETTER * min(max(len(bar.label) for bar in bars), MOST_LETTERS)
     text_width = LETTER * max(len(bar.text) for bar in bars)
+    room = int((width - 38 - text_width - LEAST_DRAWN) / LETTER)
+    letters = max(1, min(max(len(bar.label) for bar in bars), MOST_LETTERS, room))
+    name_width = LETTER * letters
     frame = Frame(x_ticks, (0.0, 1.0), left=28 + name_width, top=0, right=width - 10 - text_width, bottom=height - 20)
     parts, y = _x_labels(frame, frame.bottom + 16, suffix), 0.0
     for group in groups:
@@ -328,8 +331,7 @@ def _rows(
             parts.append(_line(at, at, first - 2, below - 2, "axis" if value == 0 else "grid"))
         for i, bar in enumerate(group.bars):
             middle = first + ROW * (i + 0.5) - 1
-            is_long = len(bar.label) > MOST_LETTERS
-            name = bar.label[: MOST_LETTERS - 1] + "\u2026" if is_long else bar.label
+            name = bar.label[: letters - 1] + "\u2026" if len(bar.label) > letters else bar.label
             key_of_arm = (marker(bar.style, 6, middle, 3.5), _text(name, 15, middle + 4, "name"))
             number = _text(bar.text, frame.right + 8, middle + 4, "value")
             drawn = (*key_of_arm, *draw(bar, middle, frame), number)

@@ -116,10 +116,13 @@ class Comparison:
         return row.title + self.where(row) + self.of_suite(row.axis, row.suite)
 
     def where(self, row: MetricRow) -> str:
-        """Where a row was measured; families are unseen only where all that was trained on is known."""
+        """Where a row was measured."""
+        return where(row.axis, row.group, is_unseen=self.is_unseen(row))
+
+    def is_unseen(self, row: MetricRow) -> bool:
+        """Whether a row is of families that no run was trained on; only where all that was trained on is known."""
         families = self._held_out.get(row.suite, set()) if row.group in ("held_out", "benign_held_out") else set()
-        is_unseen = bool(families) and self._trained is not None and not families & self._trained
-        return where(row.axis, row.group, is_unseen=is_unseen)
+        return bool(families) and self._trained is not None and not families & self._trained
 
     @cached_property
     def _held_out(self) -> dict[str, set[str]]:

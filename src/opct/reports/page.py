@@ -182,9 +182,8 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
 
 
 def _without_advice(warning: str) -> str:
-    """What a warning says first: up to a colon or a full stop, but for the names before it."""
-    found = re.match(r".{40,}?(?<!\))(?=[:.](?: |$))", warning)
-    return found[0] if found else warning
+    """A warning without what it advises at its end."""
+    return re.sub(r"[:.] (?:[Rr]aise|[Ee]valuate) [^:.()]*\.$", "", warning)
 
 
 def _tile_terms(tiles: Sequence[verdict.Headline]) -> list[tuple[str, str]]:
@@ -213,10 +212,11 @@ def _examples(browser: Browser, comparison: Comparison) -> list[dict[str, Any]]:
     told = [(item, tuple(item["replies"][i]["verdict"] for i in (0, place))) for item in items]
     told = [(item, verdicts) for item, verdicts in told if item["axis"] in better]
     bad, good = zip(*BETTER, strict=True)
+    wrong = {*bad} - {"different"}
     found = {
         "got better": [item for item, verdicts in told if verdicts in BETTER],
         "got worse": [item for item, verdicts in told if verdicts[::-1] in BETTER],
-        "stayed wrong": [item for item, (before, after) in told if before == after and after in bad],
+        "stayed wrong": [item for item, (before, after) in told if before == after and after in wrong],
     }
     if not found["got better"]:
         return []

@@ -135,15 +135,17 @@ def summary(comparison: Comparison) -> list[str]:
     if worse:
         more = f", and {len(worse) - MOST_WORSE} more" if len(worse) > MOST_WORSE else ""
         return [*said, f"Worse than {_called(first)}: {', '.join(worse[:MOST_WORSE])}{more}."]
-    readings = [None if (diff := diffs[id(row)]) is None else diff.reading for row in rows if id(row) not in decides]
+    readings = [None if (diff := diffs[id(row)]) is None else diff.reading for row in costs(comparison)]
     if not readings:
         return said
-    effects, told = pluralize(len(readings), "side effect"), {"better", "worse", "no_change"}
-    unknown = sum(reading not in told for reading in readings)
+    is_one, unknown = len(readings) == 1, sum(reading not in {"better", "worse", "no_change"} for reading in readings)
     if unknown == len(readings):
-        return [*said, f"Whether any of {effects} got worse can't be told from these replies."]
+        effects = "its one side effect" if is_one else f"any of {len(readings)} side effects"
+        return [*said, f"Whether {effects} got worse can't be told."]
+    if is_one:
+        return [*said, "Its one side effect did not get measurably worse."]
     left = f"; of {unknown} it can't be told" if unknown else ""
-    return [*said, f"None of {effects} got measurably worse{left}."]
+    return [*said, f"None of {len(readings)} side effects got measurably worse{left}."]
 
 
 def _training_sentences(arm: Arm) -> list[str]:
@@ -175,13 +177,14 @@ def _attack_sentences(comparison: Comparison, suite: str) -> list[str]:
     withstood = f"The model withstood {attacker} in {held} harmful requests{left}."
     told = [withstood if held else f"No request under {attacker} was decided."]
     bare, benign = share("bare_defense_rate")[0], share("benign_refusal_rate")[0]
-    told += [f"Asked once and without an attack, it withstood {bare}."] if bare else []
+    who = "it" if held else "the model"
+    told += [f"Asked once and without an attack, {who} withstood {bare}."] if bare else []
     return [*told, *([f"Harmless look-alikes under the same attack: {benign} replies refuse."] if benign else [])]
 
 
 _DOUBT = {
     "worse": "; this is worse",
-    "no_change": "; this is as good as no change",
+    "no_change": "; this is practically no change",
     "inconclusive": "; the difference may be chance",
     "two_seeds": "; two training seeds do not decide whether this is chance",
     "unknown": "; whether this is chance is not known",
@@ -196,7 +199,7 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
     does, beside = axis_info(row.axis).finding
     before, after = _levels(row, comparison.arms.index(arm))
     on = comparison.where(row)
-    on = _LEFT_OUT if on.endswith("held-out families") else f",{on}" if on else ""
+    on = _LEFT_OUT if row.group == "held_out" and not comparison.is_unseen(row) else f",{on}" if on else ""
     on += comparison.of_suite(row.axis, row.suite)
     said = f"{'The base' if arm.label == BASE else arm.name} {does.format(after)}"
     if arm is first:
@@ -207,7 +210,9 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
 
 
 def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
-    """ "OPCT gives the right answer in 25 of 100 (the base in 4); in 50 it gives neither." of a sycophancy rate"""
+    """ "OPCT gives the right answer in 25 of 100 (the base in 4); in 50 it gives neither." of a sycophancy rate; in the
+    brackets what is not an improvement, or may be chance.
+    """
     if row.metric.name != SHARES["suggested"]:
         return []
     arm, first = main_arm(comparison), comparison.arms[0]
@@ -216,7 +221,9 @@ def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
     if right is None or neither is None or not all(_is_known(one, i) for one in (right, neither) for i in (0, place)):
         return []
     before, after = _levels(right, place)
-    beside = "" if arm is first else f" ({_called(first)} in {before})"
+    difference = comparison.difference(right, arm.label, first.label)
+    doubt = "" if difference is None else _DOUBT.get(difference.reading, "")
+    beside = "" if arm is first else f" ({_called(first)} in {before}{doubt})"
     rest = _levels(neither, place)[1]
     return [
         f"{capitalized(_called(arm))} gives the right answer in {after} of 100{beside}; in {rest} it gives neither."
@@ -259,12 +266,14 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
 
 def _levels(row: MetricRow, place: int) -> tuple[str, str]:
     """The levels of the first arm and of that at `place`, rates in percent; with a digit more where both would be the
-    same.
+    same, or one 0 or 100 that is not.
     """
     known = [None if one is None else one.value for one in (row.estimates[0], row.estimates[place])]
     unit = row.metric.unit
     whole = [number(value, unit, digits=0 if unit == "rate" else None) for value in known]
-    before, after = whole if whole[0] != whole[1] or not place else [number(value, unit) for value in known]
+    exact = [number(value, unit) for value in known]
+    is_coarse = any(one in ("0", "100") and more != f"{one}.0" for one, more in zip(whole, exact, strict=True))
+    before, after = exact if is_coarse or (place and whole[0] == whole[1]) else whole
     return before, after
 
 
@@ -422,15 +431,15 @@ def headlines(comparison: Comparison) -> list[Headline]:
                 reason,
                 _shares(comparison, row, [side for side, _ in known]),
                 capitalized(row.explanation),
-                is_side_effect=id(row) in effects,
+                is_side_effect=id(row) in effects and arm is not first,
             )
         )
     return tiles
 
 
 def _shares(comparison: Comparison, row: MetricRow, arms: Sequence[Arm]) -> tuple[str, ...]:
-    """ "Base: right 4.3%, suggested 57.4%, neither 38.3%, both 0.0%" of each arm, beside one of `SHARES`."""
-    if row.metric.name not in SHARES.values():
+    """ "Base: right 4.3%, suggested 57.4%, neither 38.3%, both 0.0%" of each arm, beside the suggested one."""
+    if row.metric.name != SHARES["suggested"]:
         return ()
     rows = {kind: comparison.row(name, row.group, row.suite) for kind, name in SHARES.items()}
     places = [(arm.name, comparison.arms.index(arm)) for arm in arms]
@@ -489,7 +498,7 @@ def subtitle(comparison: Comparison) -> str:
         return f"{', '.join(counts)}; not evaluated."
     replies = sum(len(run.replies) for run in comparison.runs)
     counts.append(pluralize(replies, "evaluated reply", "evaluated replies"))
-    axes = ", ".join(axis.replace("_", " ") for axis in comparison.axes) or "none"
+    axes = ", ".join(inside(axis_info(axis).title) for axis in comparison.axes) or "none"
     known = [name for name in (*(axis.name for axis in SAFETY_AXES), CAPABILITY) if name != CONSISTENCY]
     missing = [inside(axis_info(name).title) for name in known if name not in comparison.axes]
     left = f"; not measured: {', '.join(missing)}" if missing else ""
@@ -497,15 +506,23 @@ def subtitle(comparison: Comparison) -> str:
 
 
 def limits(comparison: Comparison) -> str:
-    """How small a difference so few questions cannot show, and that other seeds may differ; empty if neither holds."""
-    place = comparison.arms.index(main_arm(comparison))
-    levels = [row.estimates[place] for row in headline_rows(comparison) if row.metric.unit == "rate"]
-    few = [one.n_clusters for one in levels if one is not None and one.n_clusters < FEW_CLUSTERS]
+    """How small a difference so few questions often cannot show, where they did not show one, and that other seeds may
+    differ; empty if neither holds.
+    """
+    arm, first = main_arm(comparison), comparison.arms[0]
+    rows = [(row, comparison.difference(row, arm.label, first.label)) for row in headline_rows(comparison)]
+    few = [
+        (difference.n_clusters, axis_info(row.axis).cluster + "s")
+        for row, difference in rows
+        if row.metric.unit == "rate" and difference is not None and difference.reading in ("inconclusive", "unknown")
+    ]
+    few = [(n, word) for n, word in few if n < FEW_CLUSTERS]
     told = []
     if few:
-        low, high = (f"{100 * smallest_decided(n):.0f}" for n in (max(few), min(few)))
+        low, high = (f"{100 * smallest_decided(n):.0f}" for n, _ in (max(few), min(few)))
         span = low if low == high else f"{low} to {high}"
-        told.append(f"Too few questions to see a change or a loss of less than about {span} points.")
+        counted = joined(list(dict.fromkeys(word for _, word in few)))
+        told.append(f"Too few {counted} to show a change of less than about {span} points, as a rule.")
     trained = [arm for arm in shown_arms(comparison) if arm.runs[0].method is not None]
     if single := [arm.name for arm in trained if len(arm.runs) == 1]:
         of = f" of {joined(single)}" if len(single) < len(trained) else ""

@@ -56,6 +56,7 @@ def test_an_attack_alone_has_a_page_with_its_numbers_curve_and_requests_and_no_p
     ]
     page = page_of(found)
     assert "<h1>The model withstood the attacker <code>transfer</code> in 2 of 4 harmful requests.</h1>" in page
+    assert "; measured: attacks; not measured: sycophancy, jailbreak, safety awareness," in page
     first = [tile.levels[0][1].text for tile in headlines(found)]
     assert first == ["50.0%", "25.0%", "100.0%"]
     [figure] = attack_figures(found)

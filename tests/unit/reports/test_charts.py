@@ -1,6 +1,8 @@
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from opct.reports import charts
 from opct.reports.page import template_text
 
@@ -11,7 +13,16 @@ def test_an_arm_is_named_beside_its_bar_and_a_long_name_is_cut_where_it_is_whole
     for draw in (charts.interval_bars, charts.forest):
         root = ElementTree.fromstring(str(draw([charts.BarGroup("Rate", tuple(bars))], label="x")))
         texts = [(node.tag, node.text) for node in root.iter()]
-        assert {("text", "SFT"), ("text", "opct-anchor_fra\u2026"), ("title", f"{long}: 50%")} <= set(texts)
+        assert {("text", "SFT"), ("text", "opct-anch\u2026"), ("title", f"{long}: 50%")} <= set(texts)
+
+
+@pytest.mark.parametrize("draw", [charts.interval_bars, charts.forest])
+@pytest.mark.parametrize("text", ["\u2212100.0  \u2212100 to \u2212100", "12.345 nats  12.100 to 12.110"])
+def test_a_long_name_leaves_room_for_what_is_drawn(draw, text):
+    bars = (charts.Bar("a-name-of-an-arm", 0, 0.5, 0.4, 0.6, text),)
+    root = ElementTree.fromstring(str(draw([charts.BarGroup("Rate", bars)], label="x")))
+    ends = [float(node.attrib["x1"]) for node in root.iter("line") if node.attrib["class"] in ("axis", "grid")]
+    assert max(ends) - min(ends) >= charts.LEAST_DRAWN
 
 
 def test_a_whisker_below_zero_is_not_drawn_over_the_names():

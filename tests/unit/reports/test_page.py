@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from opct.errors import EvaluationError
+from opct.evals.samples import GradedSample
 from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports.build import report
 from opct.reports.page import page_html
@@ -134,14 +135,28 @@ def test_a_page_of_few_questions_does_not_say_that_all_is_well(report_of, tmp_pa
 @pytest.mark.parametrize(
     ("said", "advice"),
     [
-        ("Many replies were cut, and no rule or judge sees the rest", ": t: 3 of 10. Raise the limit."),
+        ("Many replies were cut, and no rule or judge sees the rest: t: 3 of 10", ". Raise the limit of their suites."),
         ("In training (sft, dpo, act, off-policy, opct): 7 of 8 replies were cut", ": raise the limit."),
-        ("opct: the judge was slow", ""),
+        ("opct-seed0, opct-seed1, opct-seed2, sft-seed0: t: 3 of 10 (8%) were cut at 64", ": raise the limit."),
     ],
 )
 def test_the_first_warning_is_seen_and_its_advice_folded(comparison_of_three, said, advice):
     page = page_html(comparison_of_three, [said + advice], {"created": "", "version": ""}, json_name="a")
     assert f"1 warning limits this report: {said}</summary>\n<ul><li>{said}{advice}</li>" in page
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "opct: the judge was slow",
+        "a-rather-long-name, opct-seed1, opct-seed2, sft-seed0: sycophancy_short: 3 prompts were left out.",
+        "t: batch_size differs between runs (opct: 4: raise 2; sft: 8. Raise it.), so they are not comparable.",
+    ],
+)
+def test_a_warning_without_advice_is_seen_whole_and_not_folded(comparison_of_three, said):
+    page = page_html(comparison_of_three, [said], {"created": "", "version": ""}, json_name="a")
+    assert f"1 warning limits this report: {said}</p>" in page
+    assert page.count(said) == 1
 
 
 def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
@@ -175,6 +190,25 @@ def test_the_example_is_a_question_with_every_reply_and_what_the_base_says_unpre
     other = page.partition('aria-labelledby="example1"')[2].partition("</section>")[0]
     before, *_, after = re.findall(r"badge verdict-(\w+)", other)[:3]
     assert ("got worse" in other, before, after) in {(True, "correct", "suggested"), (False, "suggested", "suggested")}
+
+
+def test_ones_own_pairs_have_no_example_that_stayed_wrong(report_of, tmp_path):
+    """A reply that is not the one to the clean prompt need not be wrong."""
+
+    def own(label, kl, *verdicts):
+        about = ("pairs", "consistency", "changed", "changed")
+        made = [
+            GradedSample(
+                f"pairs/{i}", *about, f"p{i}", "x", verdict=verdict, values={"kl_to_teacher": kl * (1 + i / 9)}
+            )
+            for i, verdict in enumerate(verdicts)
+        ]
+        return run(label, made)
+
+    runs = [own("base", 0.8, *["different"] * 9), own("opct", 0.1, "same", *["different"] * 8)]
+    page = text_of(report_of(runs, tmp_path / "report.html"))
+    assert "An example that got better" in page
+    assert "An example that stayed wrong" not in page
 
 
 def test_the_json_holds_the_numbers_of_the_page(page, comparison):

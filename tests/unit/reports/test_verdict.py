@@ -46,6 +46,7 @@ def test_what_a_person_reads_first_has_no_word_of_the_trade(three):
     assert sum(float(share) for share in re.findall(r"([\d.]+)%", headlines(found)[0].shares[2])) == pytest.approx(
         100, abs=0.2
     )
+    assert [bool(tile.shares) for tile in headlines(found)] == [True, False, False, False]
     page = page_html(found, [], STAMP, json_name="report.json")
     for words in ("Base</strong>: the model before training", "Replies that give the suggested wrong answer"):
         assert words in page.partition("</header>")[0]
@@ -81,6 +82,7 @@ def test_pairs_of_ones_own_have_a_plain_sentence():
 def test_a_run_alone_says_how_often_it_gives_in(three):
     left_out = "on kinds of prompts that the built-in training pairs leave out"
     found = compare(three[:1])
+    assert not any(tile.is_side_effect for tile in headlines(found))
     level = f"{100 * found.deciding_row('sycophancy').estimates[0].value:.0f}"
     right, other = (
         f"{100 * found.row(name, 'held_out').estimates[0].value:.0f}" for name in ("accuracy_biased", "other_rate")
@@ -95,10 +97,40 @@ def test_the_first_screen_says_what_so_few_questions_and_one_seed_cannot_show():
     own = [sample(f"q{i}") for i in range(48)]
     made = [replace(run("base", own), method=None), run("opct", own, 1)]
     few, seed = limits(compare(made)).split(". ")
-    assert few == "Too few questions to see a change or a loss of less than about 18 points"
+    assert few == "Too few questions to show a change of less than about 18 points, as a rule"
     assert seed == "One training seed: another may differ."
     more = [*made, run("opct", own, 2), run("sft", own, 1)]
     assert limits(compare(more)).endswith("One training seed of SFT: another may differ.")
+    swayed = run("base", [sample(f"q{i}", suggested=1.0) for i in range(48)])
+    right = run("opct", [sample(f"q{i}", correct=1.0) for i in range(48)], 1)
+    for decided_or_alone in ([replace(swayed, method=None), right], made[1:]):
+        assert limits(compare(decided_or_alone)) == "One training seed: another may differ."
+
+
+def test_few_is_not_none_and_a_doubt_about_the_right_answers_is_said():
+    """The base gives in on half of 250 questions and is right on the rest; OPCT gives in on one, and is never right."""
+    base = [sample(f"q{i}", suggested=float(i < 125), correct=float(i >= 125)) for i in range(250)]
+    opct = [sample(f"q{i}", suggested=float(i < 1)) for i in range(250)]
+    first, rest, *_ = summary(compare([run("base", base), run("opct", opct, 1)]))
+    assert "in 0.4 of 100 answers, the base in 50.0" in first
+    assert "right answer in 0 of 100 (the base in 50; this is worse); in 99.6 it gives neither." in rest
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        ("no_change", "Its one side effect did not get measurably worse."),
+        ("inconclusive", "Whether its one side effect got worse can't be told."),
+    ],
+)
+def test_a_suite_that_the_base_lacks_is_no_side_effect(reading, said):
+    own = [sample(f"q{i}", split) for i in range(9) for split in ("held_out", "clean")]
+    pairs = [GradedSample("pairs/1", "pairs", "consistency", "c", "c", "p", "x", values={"kl_to_teacher": 0.1})]
+    found = compare([run("base", own), run("opct", [*own, *pairs], 1)])
+    [cost] = costs(found)
+    read = replace(cost, differences=tuple(replace(one, reading=reading) for one in cost.differences))
+    rows = tuple(read if row is cost else row for row in found.rows)
+    assert summary(replace(found, rows=rows))[-1] == said
 
 
 @pytest.mark.parametrize("manifest", [{}, {"trained_families": ["majority"]}])

@@ -175,7 +175,7 @@
       marks.push(ribbon);
     }
     flow.append(element("p", { class: "small" }, data.arms[0].name + " \u2192 " + data.arms[data.main].name
-      + (scope && ", the prompts of the headline (" + data.splits[data.headline] + ")") + ": a ribbon shows its replies"),
+      + (scope && ", those of the headline's prompts that are on this page (" + data.splits[data.headline] + ")") + ": a ribbon shows its replies"),
       drawing("svg", { class: "flow", viewBox: "0 0 340 " + Math.max(...ends), role: "group", "aria-label": "Changes of verdict" }, ...marks));
   }
 
