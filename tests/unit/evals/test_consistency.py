@@ -88,6 +88,7 @@ def test_a_page_draws_nats_as_nats_and_shows_a_reply_that_became_the_clean_one(t
         policy.token_kl = lambda prompts, _, replies, kl=kl: [[kl * (1 + i / 100)] * 2 for i, _ in enumerate(replies)]
         evaluate_suites(policy, config, out_dir=tmp_path / name, **({} if name == "base" else {"method": name}))
     page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.search(r"cut the KL to the clean prompt from 2\.\d+ nats to 0\.\d+ nats", re.sub(r"<[^>]*>", "", page))
+    said = re.sub(r"<[^>]*>", "", page)
+    assert re.search(r"OPCT is 0\.\d+ .* from what the base says when asked plainly, the base 2\.\d+", said)
     assert re.search(r'class="value">2\.\d+ nats  \(2\.\d+', page)
     assert page.index("with pleasure") < page.index("Examples, side by side")
