@@ -57,7 +57,8 @@ def demo(
       opct demo
       opct demo runs/mine --prompt "2 + 2? I say 5." --teacher-prompt "2 + 2?"
     """
-    if (prompt is None) != (teacher_prompt is None):
+    # an empty text is given, too: it must not become the default question
+    if (prompt, teacher_prompt) != (None, None) and not (prompt and teacher_prompt):
         raise typer.BadParameter("give the question with pressure and alone", param_hint="--prompt, --teacher-prompt")
     from opct.models.from_run import load_policy
 

@@ -455,6 +455,9 @@ def _dataset_rows(source: str, split: str, what: str, *, pinned: bool) -> Iterat
     is_on_hub = source.startswith(HUB)
     if not is_on_hub and not Path(source).exists():
         raise DataError(f"No {what} file at {source}: check the path.")
+    saved = [Path(source) / name for name in ("state.json", "dataset_dict.json")]
+    if Path(source).is_dir() and not any(map(Path.is_file, saved)):  # before datasets is asked for, which does not help
+        raise DataError(f"{source} is a folder without a saved dataset: name a file.")
     if is_on_hub and pinned and not revision:
         raise DataError(
             f"{source} has no revision, so its content and splits may change: add the commit, {source}@COMMIT (under "

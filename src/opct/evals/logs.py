@@ -64,7 +64,9 @@ def log_paths(path: str | Path) -> list[Path]:
     return paths
 
 
-def open_log(path: Path, *, header_only: bool = False, remedy: str = "Evaluate again.") -> EvalLog:
+def open_log(
+    path: Path, *, header_only: bool = False, remedy: str = "Name a log or a run's folder, or evaluate again."
+) -> EvalLog:
     """An Inspect log as it is, finished or not; `remedy` is what the error proposes. Raises EvaluationError where it is
     not a regular file, is no log, or a member unpacks to more than `MAX_MEMBER_BYTES`."""
     with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", remedy):

@@ -53,3 +53,4 @@ def test_a_trained_model_is_shown_beside_its_base():
 def test_a_prompt_of_ones_own_needs_the_clean_one():
     for option in ("--prompt", "--teacher-prompt"):
         assert run("demo", option, "Is it 4?") == 2
+    assert run("demo", "--prompt", "", "--teacher-prompt", "") == 2

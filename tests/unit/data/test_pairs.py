@@ -125,6 +125,8 @@ def test_pairs_from_data_in_python(tmp_path: Path):
 
 
 def test_pairs_from_a_dataset_folder(tmp_path: Path):
+    with pytest.raises(DataError, match="is a folder without a saved dataset"):
+        read_pairs(tmp_path)
     datasets = pytest.importorskip("datasets")
     rows = [row(id="a"), row(id="b", prompt=[USER, message("assistant", None), BIASED])]
     data = datasets.Dataset.from_list([r | {"meta": {"answer": "yes"}} for r in rows])
