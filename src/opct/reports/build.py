@@ -112,7 +112,7 @@ def output_paths(page: Path) -> tuple[Path, Path, Path]:
 def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str]) -> dict[str, Any]:
     """The page's numbers as one JSON object; null means not measured or not logged."""
     from opct.reports.training import arm_cost, families_note
-    from opct.reports.verdict import axis_verdict, first_rows, summary, title, verdict
+    from opct.reports.verdict import axis_verdict, first_rows, limits, summary, title, verdict
     from opct.reports.warnings import find_notes
 
     costs = {arm.label: arm_cost(arm) for arm in comparison.arms}
@@ -122,7 +122,7 @@ def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str
         "created": stamp["created"],
         "opct_version": stamp["version"],
         "title": title(comparison),
-        "summary": summary(comparison),
+        "summary": [*summary(comparison), *filter(None, [limits(comparison)])],
         "first_rows": [[row.suite, row.metric.name, row.group] for row in first_rows(comparison)],
         "verdict": verdict(comparison),
         "axes": [

@@ -257,8 +257,7 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
         if tile_difference is not None and tile_difference.reading in {"better", "worse"} - {difference.reading}:
             levels = f"{level(each, arm)}, {other.name} {level(each, other)}"
             apart.setdefault(tile_difference.reading, []).append(f"{inside(comparison.name_of(each))} ({levels})")
-    # of 100 or without a unit, as in the sentence before
-    theirs = level(row, other).replace("%", " of 100").removesuffix(" nats")
+    theirs = _levels(row, comparison.arms.index(other))[1] + " of 100" * (row.metric.unit == "rate")
     told = joined([f"{reading} in {joined(names)}" for reading, names in apart.items()])
     but = f", but {arm.name} is {told}" if told else ""
     return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({theirs}){but}."
@@ -521,8 +520,8 @@ def limits(comparison: Comparison) -> str:
     if few:
         low, high = (f"{100 * smallest_decided(n):.0f}" for n, _ in (max(few), min(few)))
         span = low if low == high else f"{low} to {high}"
-        counted = joined(list(dict.fromkeys(word for _, word in few)))
-        told.append(f"Too few {counted} to show a change of less than about {span} points, as a rule.")
+        counted = joined(sorted({word for _, word in few}))
+        told.append(f"So few {counted} often cannot show a change of less than about {span} points.")
     trained = [arm for arm in shown_arms(comparison) if arm.runs[0].method is not None]
     if single := [arm.name for arm in trained if len(arm.runs) == 1]:
         of = f" of {joined(single)}" if len(single) < len(trained) else ""

@@ -97,7 +97,7 @@ def test_the_first_screen_says_what_so_few_questions_and_one_seed_cannot_show():
     own = [sample(f"q{i}") for i in range(48)]
     made = [replace(run("base", own), method=None), run("opct", own, 1)]
     few, seed = limits(compare(made)).split(". ")
-    assert few == "Too few questions to show a change of less than about 18 points, as a rule"
+    assert few == "So few questions often cannot show a change of less than about 18 points"
     assert seed == "One training seed: another may differ."
     more = [*made, run("opct", own, 2), run("sft", own, 1)]
     assert limits(compare(more)).endswith("One training seed of SFT: another may differ.")
