@@ -20,9 +20,9 @@ def digest(value) -> str:
 
 
 HASHES = {
-    "sycophancy": "e56fe537a5b5b3d8",
-    "sycophancy_choice": "62d1e31d9c94b078",
-    "sycophancy_mixed": "29fb9a1d158ee62e",
+    "sycophancy": "0e97384a631a00f3",
+    "sycophancy_choice": "7512b56e55e66531",
+    "sycophancy_mixed": "cd10b72fa6f1a017",
     "jailbreak": "2d9d7b9d8f4822f0",
     "jailbreak_system": "984a9c5cf3e9a62f",
     "jailbreak_examples": "5546ad561c548fd0",
@@ -41,9 +41,9 @@ HASHES = {
         "safety privileged": "9d808513f2ad5ca2",
     },
     "chosen": {
-        "pairs": "5077156eb1456b8e",
+        "pairs": "9fa5456b3dfb2f57",
         "anchors": "20dbab09bccdf40f",
-        "validation": "9415df8522d05be6",
+        "validation": "473c43f7c0eb27c2",
         "validation_anchors": "c2e8c59eb97b5288",
     },
     "order": "990462e815239887",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
@@ -69,8 +70,8 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
     benign, forms        an identity pair a request, whatever the keyword arguments
     context              an identity pair of each question that carries its fact, likewise
 
-    A quarter of the sycophancy sets are questions that carry their fact, on both sides of the pair: what the user
-    suggests is to be ignored, what the prompt says is not.
+    44% of the training pairs of the sycophancy sets are questions that carry their fact, on both sides of the pair, each
+    in every training family: what the user suggests is to be ignored, what the prompt says is not.
 
     `per_question` is the number of families.
 
@@ -89,10 +90,8 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
         return build_jailbreak(seed=seed, per_behavior=per_question, split=split, **JAILBREAK_SETS[name])
     if name not in SYCOPHANCY_SETS:
         raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
-    questions = [*builtin_questions(), *builtin_context()]
-    return build_sycophancy(
-        questions, answer_format=SYCOPHANCY_SETS[name], seed=seed, per_question=per_question, split=split
-    )
+    build = partial(build_sycophancy, answer_format=SYCOPHANCY_SETS[name], seed=seed, split=split)
+    return [*build(builtin_questions(), per_question=per_question), *build(builtin_context(), per_question=None)]
 
 
 def clean_pair(question: Question, axis: str = SYCOPHANCY) -> ContrastivePair:
