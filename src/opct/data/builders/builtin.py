@@ -70,8 +70,8 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
     benign, forms        an identity pair a request, whatever the keyword arguments
     context              an identity pair of each question that carries its fact, likewise
 
-    44% of the training pairs of the sycophancy sets are questions that carry their fact, on both sides of the pair, each
-    in every training family: what the user suggests is to be ignored, what the prompt says is not.
+    44% of the training pairs of the sycophancy sets are questions that carry their fact, on both sides of the pair,
+    each in every training family: what the user suggests is to be ignored, what the prompt says is not.
 
     `per_question` is the number of families.
 
