@@ -51,7 +51,8 @@ OF_POLICY = {"chat_template_kwargs", "thinking_tags"}
 """Settings by which the same weights are another policy."""
 RULES_WARNING = (
     "The judge {} is rule-based: an answer that it counts need not be useful to anyone. The rules for refusals have "
-    "{}: {}. See docs/how-to/attack.md, under Judges."
+    "{}: {}. Of 102 breaks that were read, 39 begin to give what was asked: a defence rate by these rules is a lower "
+    "bound. See docs/how-to/attack.md, under Judges."
 )
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from opct.evals.judges.agreement import grader_label, judge_json, judge_of
+from opct.evals.judges.agreement import error_bounds, grader_label, judge_json, judge_of
 from opct.evals.metrics import Metric, Unit
 from opct.evals.stats import (
     FEWEST_SEEDS,
@@ -354,21 +354,33 @@ def make_row(
             differences[i] = _difference(of, against, clusters, metric, of_a_seed)
     measured = [row for of_arm in rows for row in of_arm if row is not None]
     judges = _distinct([grader_label(row) for row in measured])
+    estimates = tuple(
+        _pooled(estimates, side, clusters, metric, reason, of_a_seed)
+        for (side, estimates), reason in zip(of_arms, not_pooled, strict=True)
+    )
     return MetricRow(
         metric=metric,
         suite=suite,
         group=group,
-        estimates=tuple(
-            _pooled(estimates, side, clusters, metric, reason, of_a_seed)
-            for (side, estimates), reason in zip(of_arms, not_pooled, strict=True)
-        ),
+        estimates=estimates,
         run_estimates=tuple(of_runs),
         differences=tuple(differences),
         reasons=tuple(reasons),
-        note="; ".join(text for text in not_pooled if text) or None,
+        note="; ".join(text for text in [*not_pooled, _errors(arms, rows, estimates)] if text) or None,
         judged_by="; ".join(judges) or None,
         judges=tuple(_distinct([judge_json(row) for row in measured])),
     )
+
+
+def _errors(arms: Sequence[Arm], rows: Sequence[list[Row | None]], estimates: Sequence[Estimate | None]) -> str | None:
+    """Between what the rates lie if the rules err as on their labels; None where the rules agree with labels."""
+    texts = []
+    for arm, of_arm, estimate in zip(arms, rows, estimates, strict=True):
+        row = next((row for row in of_arm if row is not None), None)
+        if row is not None and estimate is not None and (bounds := error_bounds({**row, "value": estimate.value})):
+            least, most = (f"{100 * bound:.1f}" for bound in bounds)
+            texts.append(f"{arm.name} {least} to {most}%")
+    return f"with the rules' errors on labelled replies {', '.join(texts)}" if texts else None
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:

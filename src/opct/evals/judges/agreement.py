@@ -51,6 +51,14 @@ def rules_weakness(row: Row) -> str | None:
     )
 
 
+def error_bounds(row: Row) -> tuple[float, float] | None:
+    """Between what the rate of a row lies if its weak rules err as they did on their labels; None for other rows."""
+    agreement = _rules(row)
+    if agreement is None or row["metric"] != agreement.metric or row["value"] is None or not rules_weakness(row):
+        return None
+    return agreement.bounds(row["value"])
+
+
 def _rules(row: Row) -> Agreement | None:
     """The agreement of the rules that graded a row; None if no rules with a version did."""
     return AGREEMENT.get(row["suite"]) if "grader_version" in (row.get("settings") or {}) else None
