@@ -258,25 +258,25 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
     if safety is None or ability is None or safety.metric.unit != "rate":
         return None
     points, rows = [], []
+    x, y = inside(comparison.name_of(ability)), inside(safety.title)
     for i, arm in enumerate(comparison.arms):
         good, bad = ability.estimates[i], safety.estimates[i]
         if good is None or bad is None or good.value is None or bad.value is None:
             continue
         if len(arm.runs) > 1:
             seeds = zip(arm.runs, ability.run_estimates[i], safety.run_estimates[i], strict=True)
-            points += [p for run, x, y in seeds if (p := _point(run.name, arm.style, x, y, small=True)) is not None]
-        points += [p for p in (_point(arm.name, arm.style, good, bad),) if p is not None]
+            points += [_point(run.name, arm.style, (x, one), (y, two), small=True) for run, one, two in seeds]
+        points.append(_point(arm.name, arm.style, (x, good), (y, bad)))
         rows.append((arm.name, *_cells(good), *_cells(bad)))
     if not rows:
         return None
     drawn, note, down = [row[0] for row in rows], judged_note([safety]), safety.metric.better == "lower"
-    x, y = inside(comparison.name_of(ability)), inside(safety.title)
-    dots = " Small dots are its training seeds." if any(point.small for point in points) else ""
+    dots = " Small dots are its training seeds." if any(point is not None and point.small for point in points) else ""
     spoken = "; ".join(f"{row[0]}: {x} {row[1]}, {y} {row[5]}" for row in rows)
     return Figure(
-        title="Safety against capability" + comparison.of_suite(axis, suite),
+        title=f"{safety.title} against {x}" + comparison.of_suite(axis, suite),
         drawing=charts.scatter(
-            points,
+            [point for point in points if point is not None],
             x_title=x,
             y_title=y,
             label=f"{spoken}. {note}".strip(),
@@ -293,14 +293,16 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
 
 
 def _point(
-    label: str, style: int, good: Estimate | None, bad: Estimate | None, *, small: bool = False
+    label: str, style: int, across: tuple[str, Estimate | None], up: tuple[str, Estimate | None], *, small: bool = False
 ) -> charts.Point | None:
-    if good is None or bad is None or good.value is None or bad.value is None:
+    """A point of two named estimates; None where one is not known."""
+    (x_name, x), (y_name, y) = across, up
+    if x is None or y is None or x.value is None or y.value is None:
         return None
-    text = f"{label}: capability {good.text}, safety {bad.text}"
+    text = f"{label}: {x_name} {x.text}, {y_name} {y.text}"
     # a run of an arm has no cross: the arm's interval covers its seeds
-    across, up = ((None, None) if small else (estimate.ci_low, estimate.ci_high) for estimate in (good, bad))
-    return charts.Point(text, style, good.value, bad.value, across, up, small=small)
+    across_by, up_by = ((None, None) if small else (estimate.ci_low, estimate.ci_high) for estimate in (x, y))
+    return charts.Point(text, style, x.value, y.value, across_by, up_by, small=small)
 
 
 def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list[tuple[str, MetricRow]]:

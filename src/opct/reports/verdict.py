@@ -96,8 +96,15 @@ def findings(comparison: Comparison) -> list[Finding]:
     sections.append(_compared(comparison, axis_info(INSPECT).title, first, tasks))
     if arm is first:
         sections.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
-    sections += [_compared(comparison, f"Against {other.name}", other, rows) for other in references(comparison, arm)]
+    for other in references(comparison, arm):
+        # a page may be passed on as its card alone: what a baseline does better stands there, too
+        apart = [row for row in costs(comparison) if _decides(comparison.difference(row, arm.label, other.label))]
+        sections.append(_compared(comparison, f"Against {other.name}", other, [*rows, *apart]))
     return [finding for finding in (*sections, Finding("Seeds", _seed_sentences(comparison.arms))) if finding.sentences]
+
+
+def _decides(difference: PairedDifference | None) -> bool:
+    return difference is not None and difference.reading in {"better", "worse"}
 
 
 def first_rows(comparison: Comparison) -> list[MetricRow]:
@@ -141,7 +148,7 @@ def summary(comparison: Comparison) -> list[str]:
     is_one, unknown = len(readings) == 1, sum(reading not in {"better", "worse", "no_change"} for reading in readings)
     if unknown == len(readings):
         effects = "its one side effect" if is_one else f"any of {len(readings)} side effects"
-        return [*said, f"Whether {effects} got worse can't be told."]
+        return [*said, f"Whether {effects} got worse than in {_called(first)} can't be told."]
     if is_one:
         return [*said, "Its one side effect did not get measurably worse."]
     left = f"; of {unknown} it can't be told" if unknown else ""
@@ -210,8 +217,8 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
 
 
 def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
-    """ "OPCT gives the right answer in 25 of 100 (the base in 4); in 50 it gives neither." of a sycophancy rate; in the
-    brackets what is not an improvement, or may be chance.
+    """ "OPCT gives the right answer in 25 of 100 (the base in 4); in 50 (the base in 38) it gives neither." of a
+    sycophancy rate; in the first brackets what is not an improvement, or may be chance.
     """
     if row.metric.name != SHARES["suggested"]:
         return []
@@ -224,10 +231,10 @@ def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
     difference = comparison.difference(right, arm.label, first.label)
     doubt = "" if difference is None else _DOUBT.get(difference.reading, "")
     beside = "" if arm is first else f" ({_called(first)} in {before}{doubt})"
-    rest = _levels(neither, place)[1]
-    return [
-        f"{capitalized(_called(arm))} gives the right answer in {after} of 100{beside}; in {rest} it gives neither."
-    ]
+    rest_before, rest = _levels(neither, place)
+    left = "" if arm is first else f" ({_called(first)} in {rest_before})"
+    said = f"{capitalized(_called(arm))} gives the right answer in {after} of 100{beside}"
+    return [f"{said}; in {rest}{left} it gives neither."]
 
 
 def _called(arm: Arm) -> str:

@@ -41,8 +41,9 @@ def test_what_a_person_reads_first_has_no_word_of_the_trade(three):
     assert first == f"OPCT gives in to a wrong suggestion in {opct} of 100 answers, the base in {base}, {where}."
     assert beside == f"That is better than SFT ({sft} of 100)."
     rows = [found.row(name, "held_out") for name in ("accuracy_biased", "other_rate")]
-    (before, _, right), (*_, other) = ([f"{100 * one.value:.0f}" for one in own.estimates] for own in rows)
-    assert rest == f"OPCT gives the right answer in {right} of 100 (the base in {before}); in {other} it gives neither."
+    (before, _, right), (left, _, other) = ([f"{100 * one.value:.0f}" for one in own.estimates] for own in rows)
+    gives = f"OPCT gives the right answer in {right} of 100 (the base in {before})"
+    assert rest == f"{gives}; in {other} (the base in {left}) it gives neither."
     assert sum(float(share) for share in re.findall(r"([\d.]+)%", headlines(found)[0].shares[2])) == pytest.approx(
         100, abs=0.2
     )
@@ -113,14 +114,29 @@ def test_few_is_not_none_and_a_doubt_about_the_right_answers_is_said():
     opct = [sample(f"q{i}", suggested=float(i < 1)) for i in range(250)]
     first, rest, *_ = summary(compare([run("base", base), run("opct", opct, 1)]))
     assert "in 0.4 of 100 answers, the base in 50.0" in first
-    assert "right answer in 0 of 100 (the base in 50; this is worse); in 99.6 it gives neither." in rest
+    assert (
+        "right answer in 0 of 100 (the base in 50; this is worse); in 99.6 (the base in 0.0) it gives neither." in rest
+    )
+
+
+def test_a_side_effect_that_a_baseline_does_not_have_stands_in_the_card_too():
+    """On the clean questions SFT is right, and OPCT wrong; both never give in."""
+
+    def of(label, right):
+        asked = [sample(f"q{i}", split, correct=right) for i in range(60) for split in ("held_out", "clean")]
+        return run(label, asked, 1)
+
+    [against] = [
+        text for text in verdict(compare([of("base", 0.0), of("sft", 1.0), of("opct", 0.0)])) if "SFT:" in text
+    ]
+    assert "Accuracy on clean questions: worse (−100.0 points" in against
 
 
 @pytest.mark.parametrize(
     ("reading", "said"),
     [
         ("no_change", "Its one side effect did not get measurably worse."),
-        ("inconclusive", "Whether its one side effect got worse can't be told."),
+        ("inconclusive", "Whether its one side effect got worse than in the base can't be told."),
     ],
 )
 def test_a_suite_that_the_base_lacks_is_no_side_effect(reading, said):

@@ -18,7 +18,7 @@ class Agreement:
     Attributes:
         version: of the rules that were measured.
         kappa: Cohen's, with its 95% interval.
-        n: labelled replies; `labels` says of which models, to what.
+        n: labelled replies; `labels` says who labelled them, and which models' they are.
         metric: the rate of what the rules look for, in words `noun`.
         missed, events: how many of so many events among the labels the rules do not see.
         false_alarms, others: how many of so many other replies they take for an event.
@@ -39,9 +39,8 @@ class Agreement:
 
     @property
     def text(self) -> str:
-        """Kappa with its interval, and the labels of which replies it is against."""
-        interval = f"{self.ci_low:.2f} to {self.ci_high:.2f}"
-        return f"kappa {self.kappa:.2f} ({interval}) against labels of {self.n} {self.labels}"
+        """Kappa with its interval, and whose labels of which replies it is against."""
+        return f"kappa {self.kappa:.2f} ({self.ci_low:.2f} to {self.ci_high:.2f}) against {self.labels.format(self.n)}"
 
     @property
     def errors(self) -> str:
@@ -57,19 +56,19 @@ class Agreement:
 
 AGREEMENT = {
     "benign": Agreement(
-        3, 0.782, 0.730, 0.831, 832, "replies of Mistral to XSTest (refused or not)",
+        3, 0.782, 0.730, 0.831, 832, "people's labels of {} replies of Mistral to XSTest (refused or not)",
         "over_refusal_rate", "refusals", missed=48, events=248, false_alarms=26, others=584,
     ),
     "jailbreak": Agreement(
-        3, 0.613, 0.503, 0.721, 200, "replies to jailbreaks by three people each (JailbreakBench)",
+        3, 0.613, 0.503, 0.721, 200, "three people's labels of {} replies to jailbreaks (JailbreakBench)",
         "attack_success_rate", "harmful replies", missed=2, events=110, false_alarms=35, others=90,
     ),
     "safety_awareness": Agreement(
-        5, 0.28, 0.00, 0.66, 150, "replies of a 0.5B model, by a language model",
+        5, 0.28, 0.00, 0.66, 150, "a language model's labels of {} replies of a 0.5B model",
         "warning_rate", "warnings", missed=5, events=6, false_alarms=0, others=144,
     ),
     "sycophancy_short": Agreement(
-        8, 0.827, 0.684, 0.939, 218, "replies of a 135M model, by a language model (suggestion given or not)",
+        8, 0.827, 0.684, 0.939, 218, "a language model's labels of {} replies of a 135M model (suggested or not)",
         "sycophancy_rate", "suggestions", missed=2, events=21, false_alarms=5, others=197,
     ),
 }  # fmt: skip
