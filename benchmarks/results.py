@@ -287,10 +287,11 @@ CLAIMS = (
         "the argument of the paper",
         "long_answers",
         TO_TEACHER,
-        "nats a token from the base asked plainly, answers of a paragraph: {base} → {opct}, off-policy {offpolicy}; "
-        "OPCT − off-policy {opct offpolicy}; behaviors defended, at other learning rates, `transfer` "
+        "nats a token from the base asked plainly, SmolLM2's answers of a paragraph: {base} → {opct}, off-policy "
+        "{offpolicy}; OPCT − off-policy {opct offpolicy}; behaviors defended, at other learning rates, `transfer` "
         "{transfer opct offpolicy}, `refine` {refine opct offpolicy}",
-        "**Not found** on sycophancy, in short answers and paragraphs; against attackers not tested at equal rates",
+        "**Not found** on sycophancy, in short answers and paragraphs; against attackers seen with one seed at equal "
+        "rates",
         ("opct", "offpolicy"),
     ),
     Claim(
@@ -301,8 +302,8 @@ CLAIMS = (
         "behaviors defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}, OPCT − SFT "
         "{transfer opct sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}, OPCT − SFT {refine opct sft}; "
         "`grpo`, OPCT − SFT {grpo opct sft}",
-        "**Not found** at this size: far better than the base, worse than SFT against `refine`, not told apart on the "
-        "others; trained without benign twins",
+        "**Not found** at this size: by the rule better than the base, worse than SFT against `refine`, not told apart "
+        "on the others; trained without benign twins",
         ("opct", "sft"),
     ),
     Claim(
