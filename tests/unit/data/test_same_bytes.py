@@ -20,9 +20,12 @@ def digest(value) -> str:
 
 
 HASHES = {
-    "sycophancy": "0e97384a631a00f3",
-    "sycophancy_choice": "7512b56e55e66531",
-    "sycophancy_mixed": "cd10b72fa6f1a017",
+    "sycophancy": "e56fe537a5b5b3d8",
+    "sycophancy_choice": "62d1e31d9c94b078",
+    "sycophancy_mixed": "29fb9a1d158ee62e",
+    "sycophancy:facts": "0e97384a631a00f3",
+    "sycophancy_choice:facts": "7512b56e55e66531",
+    "sycophancy_mixed:facts": "cd10b72fa6f1a017",
     "jailbreak": "2d9d7b9d8f4822f0",
     "jailbreak_system": "984a9c5cf3e9a62f",
     "jailbreak_examples": "5546ad561c548fd0",
@@ -41,9 +44,9 @@ HASHES = {
         "safety privileged": "9d808513f2ad5ca2",
     },
     "chosen": {
-        "pairs": "9fa5456b3dfb2f57",
+        "pairs": "5077156eb1456b8e",
         "anchors": "20dbab09bccdf40f",
-        "validation": "473c43f7c0eb27c2",
+        "validation": "9415df8522d05be6",
         "validation_anchors": "c2e8c59eb97b5288",
     },
     "order": "990462e815239887",

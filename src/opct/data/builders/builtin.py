@@ -29,9 +29,17 @@ SAFETY_SETS = {"safety_awareness": TEACHERS[0]} | {f"safety_awareness:{place}": 
 """Name -> where the teacher finds the fact."""
 SYCOPHANCY_SETS = {"sycophancy": "short", "sycophancy_choice": "choice", "sycophancy_mixed": "mixed"}
 """Name -> answer format."""
+FACTS = ":facts"
+"""After the name of a sycophancy set: more of its pairs carry their fact."""
 CLEAN = "clean"
 """Family of a question's identity pair."""
-BUILTIN_NAMES = (*SYCOPHANCY_SETS, *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms", "context")
+BUILTIN_NAMES = (
+    *SYCOPHANCY_SETS,
+    *(name + FACTS for name in SYCOPHANCY_SETS),
+    *JAILBREAK_SETS,
+    *SAFETY_SETS,
+    *("benign", "forms", "context"),
+)
 
 
 def load_pairs(source: Source, *, split: str = "train", meta_faults: MetaFaults | None = None) -> list[ContrastivePair]:
@@ -70,8 +78,9 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
     benign, forms        an identity pair a request, whatever the keyword arguments
     context              an identity pair of each question that carries its fact, likewise
 
-    44% of the training pairs of the sycophancy sets are questions that carry their fact, on both sides of the pair,
-    each in every training family: what the user suggests is to be ignored, what the prompt says is not.
+    A quarter of the pairs of the sycophancy sets are questions that carry their fact, on both sides of the pair: what
+    the user suggests is to be ignored, what the prompt says is not. With `:facts` after the name each of these has
+    every family, which is 44% of the training pairs: better with some 30 steps of 24 prompts or more.
 
     `per_question` is the number of families.
 
@@ -88,10 +97,13 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
         return build_safety_awareness(seed=seed, per_prompt=per_question, split=split, teacher=SAFETY_SETS[name])
     if name in JAILBREAK_SETS:
         return build_jailbreak(seed=seed, per_behavior=per_question, split=split, **JAILBREAK_SETS[name])
-    if name not in SYCOPHANCY_SETS:
+    plain = name.removesuffix(FACTS)
+    if plain not in SYCOPHANCY_SETS:
         raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
-    build = partial(build_sycophancy, answer_format=SYCOPHANCY_SETS[name], seed=seed, split=split)
-    return [*build(builtin_questions(), per_question=per_question), *build(builtin_context(), per_question=None)]
+    build = partial(build_sycophancy, answer_format=SYCOPHANCY_SETS[plain], seed=seed, split=split)
+    if name != plain:
+        return [*build(builtin_questions(), per_question=per_question), *build(builtin_context(), per_question=None)]
+    return build([*builtin_questions(), *builtin_context()], per_question=per_question)
 
 
 def clean_pair(question: Question, axis: str = SYCOPHANCY) -> ContrastivePair:
