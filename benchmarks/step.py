@@ -40,7 +40,7 @@ MICRO_BATCH_TOKENS = 1536  # opct's default
 PEER_ROWS = {"long": 4}  # rows in a micro-batch of a peer, where the whole step takes too much memory
 TOLERANCE = 1e-3
 OUR_SETTINGS = {  # with the mean lengths of their prompts
-    "default": Workload("default", 16, 1, 73, 62, 24, "configs/sycophancy.yaml"),
+    "default": Workload("default", 24, 1, 73, 62, 24, "configs/sycophancy.yaml"),
     "quickstart": Workload("quickstart", 4, 2, 66, 55, 8, "configs/quickstart.yaml"),
 }
 ALL_WORKLOADS = WORKLOADS | OUR_SETTINGS

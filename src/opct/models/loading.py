@@ -210,7 +210,8 @@ def check_libraries(config: ModelConfig) -> None:
     if config.use_liger_kernel and not has("liger_kernel"):
         raise ModelError(needs.format("use_liger_kernel=True", "liger_kernel", "'opct[liger]'"))
     if attention == "flash_attention_2" and not (has("flash_attn") or has("kernels")):
-        raise ModelError(needs.format(f"attn_implementation={attention}", "flash_attn", "flash-attn"))
+        wheel = "flash-attn --no-build-isolation"  # its build imports torch
+        raise ModelError(needs.format(f"attn_implementation={attention}", "flash_attn", wheel))
 
 
 def _source(config: ModelConfig) -> dict[str, Any]:

@@ -286,7 +286,7 @@ class Policy:
 
     def _why_not_continuous(self) -> str | None:
         if not has_flash_attention():
-            return "flash attention is not installed (pip install flash-attn)"
+            return "flash attention is not installed (pip install flash-attn --no-build-isolation)"
         return self.backbone.ask(why_not_continuous)
 
     def slow_reasons(self, generations: int) -> list[str]:
