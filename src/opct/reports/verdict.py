@@ -506,7 +506,9 @@ def subtitle(comparison: Comparison) -> str:
     counts.append(pluralize(replies, "evaluated reply", "evaluated replies"))
     axes = ", ".join(inside(axis_info(axis).title) for axis in comparison.axes) or "none"
     known = [name for name in (*(axis.name for axis in SAFETY_AXES), CAPABILITY) if name != CONSISTENCY]
-    missing = [inside(axis_info(name).title) for name in known if name not in comparison.axes]
+    # clean questions are some capability: what is not measured is that of the benchmarks
+    titles = {name: "benchmarks" if name == CAPABILITY else inside(axis_info(name).title) for name in known}
+    missing = [title for name, title in titles.items() if name not in comparison.axes]
     left = f"; not measured: {', '.join(missing)}" if missing else ""
     return f"{', '.join(counts)}; measured: {axes}{left}."
 
