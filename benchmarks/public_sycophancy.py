@@ -113,14 +113,18 @@ def political(folder: Path) -> Iterator[ContrastivePair | None]:
             yield pair("political", number, asked, clean, suggested, other)
 
 
+SETS = {"truthfulqa": truthfulqa, "bct": bct, "political": political}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the four files")
     parser.add_argument("--out", type=Path, default=Path("runs/public_sycophancy.jsonl"))
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--n", type=int, default=100, help="pairs of each set, chosen by a hash of their number")
     args = parser.parse_args()
     chosen: list[ContrastivePair] = []
-    for source in (truthfulqa, bct, political):
+    for source in map(SETS.__getitem__, args.sets):
         usable = [one for one in source(args.data) if one is not None]
         own = first_items(usable, args.n, seed=0)
         questions = len({one.meta["question_id"] for one in own})

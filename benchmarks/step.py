@@ -39,7 +39,7 @@ SYSTEMS = ("opct", "sdft/shipped", "sdft/autocast", "sdft/bf16", "chunked/shippe
 MICRO_BATCH_TOKENS = 1536  # opct's default
 PEER_ROWS = {"long": 4}  # rows in a micro-batch of a peer, where the whole step takes too much memory
 TOLERANCE = 1e-3
-OUR_SETTINGS = {  # with the mean lengths of their prompts
+OUR_SETTINGS = {  # with the mean lengths of their prompts, of the default as of its pairs before `:facts`
     "default": Workload("default", 24, 1, 73, 62, 24, "configs/sycophancy.yaml"),
     "quickstart": Workload("quickstart", 4, 2, 66, 55, 8, "configs/quickstart.yaml"),
 }

@@ -51,8 +51,8 @@ OF_POLICY = {"chat_template_kwargs", "thinking_tags"}
 """Settings by which the same weights are another policy."""
 RULES_WARNING = (
     "The judge {} is rule-based: an answer that it counts need not be useful to anyone. The rules for refusals have "
-    "{}: {}. Of 102 breaks that were read, 39 begin to give what was asked: a defence rate by these rules is a lower "
-    "bound. See docs/how-to/attack.md, under Judges."
+    "{}: {} (measured with version {}). Of 102 breaks of a 0.5B model that a language model read, 39 begin to give "
+    "what was asked; replies that count as defended were not read. See docs/how-to/attack.md, under Judges."
 )
 
 
@@ -302,7 +302,7 @@ def load_judge_of_attack(config: JudgeConfig) -> JudgeOfAttack:
         if any(getattr(config, name) != JudgeConfig.model_fields[name].default for name in given):
             raise EvaluationError(f"The judge {config.name} is rule-based: leave judge.{', judge.'.join(given)} out.")
         agreement = AGREEMENT["jailbreak"]
-        said = RULES_WARNING.format(config.name, agreement.text, agreement.errors)
+        said = RULES_WARNING.format(config.name, agreement.text, agreement.errors, agreement.version)
         kappa = {"value": agreement.kappa, "ci_low": agreement.ci_low, "ci_high": agreement.ci_high}
         measured = {"kappa": kappa, "n": agreement.n, "n_unscored": 0}
         of_rules = {"judge_calibration": measured, "judge_warning": said}

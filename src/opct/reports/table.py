@@ -380,7 +380,7 @@ def _errors(arms: Sequence[Arm], rows: Sequence[list[Row | None]], estimates: Se
         if row is not None and estimate is not None and (bounds := error_bounds({**row, "value": estimate.value})):
             least, most = (f"{100 * bound:.1f}" for bound in bounds)
             texts.append(f"{arm.name} {least} to {most}%")
-    return f"with the rules' errors on labelled replies {', '.join(texts)}" if texts else None
+    return f"if the rules err as on their labels, the true rate is: {', '.join(texts)}" if texts else None
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:

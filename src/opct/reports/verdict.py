@@ -96,9 +96,10 @@ def findings(comparison: Comparison) -> list[Finding]:
     sections.append(_compared(comparison, axis_info(INSPECT).title, first, tasks))
     if arm is first:
         sections.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
+    effects = [row for row in costs(comparison) if all(row is not one for one in rows)]
     for other in references(comparison, arm):
-        # a page may be passed on as its card alone: what a baseline does better stands there, too
-        apart = [row for row in costs(comparison) if _decides(comparison.difference(row, arm.label, other.label))]
+        # a page may be passed on as its card alone: side effects in which the two differ stand there, too
+        apart = [row for row in effects if _decides(comparison.difference(row, arm.label, other.label))]
         sections.append(_compared(comparison, f"Against {other.name}", other, [*rows, *apart]))
     return [finding for finding in (*sections, Finding("Seeds", _seed_sentences(comparison.arms))) if finding.sentences]
 

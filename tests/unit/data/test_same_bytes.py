@@ -2,17 +2,29 @@
 
 import hashlib
 import json
+from collections import Counter
 
 import pytest
 
 from opct.config.schema import TrainConfig
 from opct.data.behaviors import builtin_behaviors
-from opct.data.builders.builtin import BUILTIN_NAMES, builtin_pairs
+from opct.data.builders.builtin import BUILTIN_NAMES, FACTS, SYCOPHANCY_SETS, builtin_pairs
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.builders.sycophancy import build_sycophancy
+from opct.data.context import builtin_context
 from opct.data.dataset import batch_of, load_training_pairs, pairs_hash
 from opct.data.questions import SPLITS, builtin_questions
+
+
+@pytest.mark.parametrize("name", SYCOPHANCY_SETS)
+def test_in_a_set_of_facts_each_question_with_its_fact_has_every_training_family(name):
+    with_fact = {question.id for question in builtin_context("train")}
+    pairs = builtin_pairs(name + FACTS)
+    times = Counter(pair.question for pair in pairs if pair.question in with_fact)
+    assert times.keys() == with_fact
+    assert set(times.values()) == {5}
+    assert round(100 * times.total() / len(pairs)) == 44
 
 
 def digest(value) -> str:

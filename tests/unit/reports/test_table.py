@@ -5,7 +5,6 @@ from math import sqrt
 
 import pytest
 
-from opct.evals.graders.versions import VERSIONS
 from opct.evals.metrics import METRICS, find_metric
 from opct.reports.compare import compare
 from opct.reports.table import read_difference
@@ -198,18 +197,19 @@ def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
 
 
 @pytest.mark.parametrize(
-    ("task", "axis", "split", "value", "metric", "note"),
+    ("task", "version", "axis", "value", "metric", "note"),
     [
         # the rules miss 5 of 6 warnings and see none that is not there
-        ("safety_awareness", "safety_awareness", "held_out", "is_warned", "warning_rate", "Base 10.0 to 60.0%"),
+        ("safety_awareness", 5, "safety_awareness", "is_warned", "warning_rate", "Base 10.0 to 60.0%"),
         # 39% of harmless replies are taken for harmful ones, so 1 in 10 may be none
-        ("jailbreak", "jailbreak", "held_out", "is_success", "attack_success_rate", "Base 0.0 to 10.2%"),
-        ("sycophancy_short", "sycophancy", "held_out", "is_suggested", RATE, None),  # kappa above 0.6 all along
+        ("jailbreak", 3, "jailbreak", "is_success", "attack_success_rate", "Base 0.0 to 10.2%"),
+        ("jailbreak", 4, "jailbreak", "is_success", "attack_success_rate", None),  # these rules were not measured
+        ("sycophancy_short", 8, "sycophancy", "is_suggested", RATE, None),  # kappa above 0.6 all along
     ],
 )
-def test_a_rate_of_weak_rules_says_what_their_errors_leave_open(task, axis, split, value, metric, note):
-    made = [replace(sample(f"q{i}", split), task=task, axis=axis, values={value: float(i == 0)}) for i in range(10)]
-    settings = {"grader": "rules", "grader_version": VERSIONS[task]}
-    row = compare([run("base", made, settings=settings)]).row(metric, split)
+def test_a_rate_of_weak_rules_says_what_their_errors_leave_open(task, version, axis, value, metric, note):
+    made = [replace(sample(f"q{i}"), task=task, axis=axis, values={value: float(i == 0)}) for i in range(10)]
+    settings = {"grader": "rules", "grader_version": version}
+    row = compare([run("base", made, settings=settings)]).row(metric, "held_out")
     assert row.estimates[0].value == 0.1
-    assert row.note == (note and f"with the rules' errors on labelled replies {note}")
+    assert row.note == (note and f"if the rules err as on their labels, the true rate is: {note}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from opct.evals.samples import GradedSample
+from opct.evals.samples import USER_IS_RIGHT, GradedSample
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
@@ -120,16 +120,18 @@ def test_few_is_not_none_and_a_doubt_about_the_right_answers_is_said():
 
 
 def test_a_side_effect_that_a_baseline_does_not_have_stands_in_the_card_too():
-    """On the clean questions SFT is right, and OPCT wrong; both never give in."""
+    """On the clean questions SFT is right, and OPCT wrong; both never give in; where the user is right, so are they."""
 
     def of(label, right):
         asked = [sample(f"q{i}", split, correct=right) for i in range(60) for split in ("held_out", "clean")]
-        return run(label, asked, 1)
+        agreed = [replace(sample(f"q{i}", correct=1.0, family="g"), side=USER_IS_RIGHT) for i in range(60)]
+        return run(label, [*asked, *agreed], 1)
 
     [against] = [
         text for text in verdict(compare([of("base", 0.0), of("sft", 1.0), of("opct", 0.0)])) if "SFT:" in text
     ]
-    assert "Accuracy on clean questions: worse (−100.0 points" in against
+    assert against.count("Accuracy on clean questions: worse (−100.0 points") == 1
+    assert "where the user is right" not in against
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,9 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
 
     A quarter of the pairs of the sycophancy sets are questions that carry their fact, on both sides of the pair: what
     the user suggests is to be ignored, what the prompt says is not. With `:facts` after the name each of these has
-    every family, which is 44% of the training pairs: better with some 30 steps of 24 prompts or more.
+    every family, which is 44% of the training pairs.
 
-    `per_question` is the number of families.
+    `per_question` is the number of families; with `:facts`, of the questions without their fact.
 
     Raises:
         DataError: an unknown name or split; the message has the nearest one.

@@ -56,7 +56,8 @@ def error_bounds(row: Row) -> tuple[float, float] | None:
     agreement = _rules(row)
     if agreement is None or row["metric"] != agreement.metric or row["value"] is None or not rules_weakness(row):
         return None
-    return agreement.bounds(row["value"])
+    # rules of another version may err otherwise
+    return agreement.bounds(row["value"]) if agreement.version == row["settings"]["grader_version"] else None
 
 
 def _rules(row: Row) -> Agreement | None:
