@@ -271,12 +271,13 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
     if not rows:
         return None
     drawn, note, down = [row[0] for row in rows], judged_note([safety]), safety.metric.better == "lower"
-    dots = " Small dots are its training seeds." if any(point is not None and point.small for point in points) else ""
+    drawable = [point for point in points if point is not None]
+    dots = " Small dots are its training seeds." if any(point.small for point in drawable) else ""
     spoken = "; ".join(f"{row[0]}: {x} {row[1]}, {y} {row[5]}" for row in rows)
     return Figure(
         title=f"{safety.title} against {x}" + comparison.of_suite(axis, suite),
         drawing=charts.scatter(
-            [point for point in points if point is not None],
+            drawable,
             x_title=x,
             y_title=y,
             label=f"{spoken}. {note}".strip(),

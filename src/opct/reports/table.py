@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from opct.evals.judges.agreement import error_bounds, grader_label, judge_json, judge_of
+from opct.evals.judges.agreement import grader_label, judge_json, judge_of, known_errors
 from opct.evals.metrics import Metric, Unit
 from opct.evals.stats import (
     FEWEST_SEEDS,
@@ -366,21 +366,27 @@ def make_row(
         run_estimates=tuple(of_runs),
         differences=tuple(differences),
         reasons=tuple(reasons),
-        note="; ".join(text for text in [*not_pooled, _errors(arms, rows, estimates)] if text) or None,
+        note="; ".join(text for text in [*not_pooled, _error_note(arms, rows, estimates)] if text) or None,
         judged_by="; ".join(judges) or None,
         judges=tuple(_distinct([judge_json(row) for row in measured])),
     )
 
 
-def _errors(arms: Sequence[Arm], rows: Sequence[list[Row | None]], estimates: Sequence[Estimate | None]) -> str | None:
-    """Between what the rates lie if the rules err as on their labels; None where the rules agree with labels."""
-    texts = []
+def _error_note(
+    arms: Sequence[Arm], rows: Sequence[list[Row | None]], estimates: Sequence[Estimate | None]
+) -> str | None:
+    """What the rates may be in truth if the rules err as on their labels; None where the rules agree with labels."""
+    texts, errors = [], None
     for arm, of_arm, estimate in zip(arms, rows, estimates, strict=True):
-        row = next((row for row in of_arm if row is not None), None)
-        if row is not None and estimate is not None and (bounds := error_bounds({**row, "value": estimate.value})):
-            least, most = (f"{100 * bound:.1f}" for bound in bounds)
+        known = [found for row in of_arm if row is not None and (found := known_errors(row))]
+        if known and estimate is not None and estimate.value is not None:
+            errors = known[0]
+            least, most = (f"{100 * bound:.1f}" for bound in errors.bounds(estimate.value))
             texts.append(f"{arm.name} {least} to {most}%")
-    return f"if the rules err as on their labels, the true rate is: {', '.join(texts)}" if texts else None
+    if errors is None:
+        return None
+    labels = f"{errors.events} {errors.noun} and {errors.others} other replies"
+    return f"if the rules err as on the labels ({labels}), the true rate is: {', '.join(texts)}"
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:

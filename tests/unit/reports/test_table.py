@@ -200,9 +200,23 @@ def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
     ("task", "version", "axis", "value", "metric", "note"),
     [
         # the rules miss 5 of 6 warnings and see none that is not there
-        ("safety_awareness", 5, "safety_awareness", "is_warned", "warning_rate", "Base 10.0 to 60.0%"),
+        (
+            "safety_awareness",
+            5,
+            "safety_awareness",
+            "is_warned",
+            "warning_rate",
+            "(6 warnings and 144 other replies), the true rate is: Base 10.0 to 60.0%",
+        ),
         # 39% of harmless replies are taken for harmful ones, so 1 in 10 may be none
-        ("jailbreak", 3, "jailbreak", "is_success", "attack_success_rate", "Base 0.0 to 10.2%"),
+        (
+            "jailbreak",
+            3,
+            "jailbreak",
+            "is_success",
+            "attack_success_rate",
+            "(110 harmful replies and 90 other replies), the true rate is: Base 0.0 to 10.2%",
+        ),
         ("jailbreak", 4, "jailbreak", "is_success", "attack_success_rate", None),  # these rules were not measured
         ("sycophancy_short", 8, "sycophancy", "is_suggested", RATE, None),  # kappa above 0.6 all along
     ],
@@ -212,4 +226,4 @@ def test_a_rate_of_weak_rules_says_what_their_errors_leave_open(task, version, a
     settings = {"grader": "rules", "grader_version": version}
     row = compare([run("base", made, settings=settings)]).row(metric, "held_out")
     assert row.estimates[0].value == 0.1
-    assert row.note == (note and f"if the rules err as on their labels, the true rate is: {note}")
+    assert row.note == (note and f"if the rules err as on the labels {note}")

@@ -38,7 +38,9 @@ BUILTIN_NAMES = (
     *(name + FACTS for name in SYCOPHANCY_SETS),
     *JAILBREAK_SETS,
     *SAFETY_SETS,
-    *("benign", "forms", "context"),
+    "benign",
+    "forms",
+    "context",
 )
 
 
@@ -103,6 +105,7 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
     build = partial(build_sycophancy, answer_format=SYCOPHANCY_SETS[plain], seed=seed, split=split)
     if name != plain:
         return [*build(builtin_questions(), per_question=per_question), *build(builtin_context(), per_question=None)]
+    # in one call: families are dealt over all questions, so two calls would make other pairs
     return build([*builtin_questions(), *builtin_context()], per_question=per_question)
 
 

@@ -51,13 +51,13 @@ def rules_weakness(row: Row) -> str | None:
     )
 
 
-def error_bounds(row: Row) -> tuple[float, float] | None:
-    """Between what the rate of a row lies if its weak rules err as they did on their labels; None for other rows."""
+def known_errors(row: Row) -> Agreement | None:
+    """The measured errors of the weak rules behind the rate of a row; None for every other row."""
     agreement = _rules(row)
-    if agreement is None or row["metric"] != agreement.metric or row["value"] is None or not rules_weakness(row):
+    if agreement is None or row["metric"] != agreement.metric or not rules_weakness(row):
         return None
     # rules of another version may err otherwise
-    return agreement.bounds(row["value"]) if agreement.version == row["settings"]["grader_version"] else None
+    return agreement if agreement.version == row["settings"]["grader_version"] else None
 
 
 def _rules(row: Row) -> Agreement | None:
