@@ -155,9 +155,14 @@ def _targets(model: Any, settings: LoraConfig) -> Any:
     passed = _passed_by_text(model, linear) | {name for name, module in linear.items() if module is head}
     if settings.target_modules == ALL_LINEAR:
         return _all_linear({name: m for name, m in linear.items() if name in passed and m is not head}, model)
+    named = [name for name, _ in model.named_modules() if check_target_module_exists(settings, name)]
+    if settings.target_modules and not named and not settings.exclude_modules:
+        raise ModelError(
+            f"lora.target_modules={settings.target_modules} names no module of this model: "
+            "lora.target_modules=all-linear fits any."
+        )
     if passed == set(linear):
         return settings.target_modules
-    named = [name for name, _ in model.named_modules() if check_target_module_exists(settings, name)]
     others = {name for name in named if name not in linear and name.startswith(_decoder_prefix(model))}
     return [name for name in named if name in passed | others] or settings.target_modules
 

@@ -11,6 +11,8 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
+from opct.config.loader import load_config
+from opct.config.packaged import PACKAGED
 from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
 from opct.cpu.fused_lora import unfused_reason
 from opct.data.tables import hub_or_cache
@@ -62,6 +64,9 @@ def test_what_does_not_fit_the_model_is_refused(tiny_folder: Path, tmp_path: Pat
     for lora in ({"target_modules": ["nowhere"]}, {"rank_pattern": {"nowhere": 2}}, {"exclude_modules": ["nowhere"]}):
         with refused(ModelError, "lora", "nowhere"):
             Policy.load(model_config(tiny_folder), lora=LoraSettings(**lora))
+    recipe = load_config(PACKAGED["sycophancy"])  # its layers are those of a model of 30
+    with refused(ModelError, "lora.target_modules", "all-linear"):
+        Policy.load(model_config(tiny_folder), lora=recipe.lora)
 
 
 def change_tensors(folder: Path, change) -> None:
