@@ -27,7 +27,7 @@ MEASURED = {"pressure adds": ("biased_rate_rise", "held_out"), "right, clean": (
 """Column -> name of the value, and which samples have it."""
 ASKED = [
     *("--suite", "sycophancy_short", "n_questions=100", "families=held_out", "families_per_question=1"),
-    *("kl_samples=0", "browser_questions=0"),
+    "kl_samples=0",
 ]
 Row = dict[str, str]
 

@@ -176,13 +176,13 @@ def suites_while_training(
         raise ConfigError(f"eval.settings: {', '.join(refused)} cannot be set there: leave it out.")
     limits = dict.fromkeys(("n_questions", "n_problems", "n_context", "n_benign"), settings.limit)
     # the KL to the base is what the validation KL says
-    defaults = {"split": "validation", **limits, "kl_samples": 0, "browser_questions": 0}
+    defaults = {"split": "validation", **limits, "kl_samples": 0}
     try:
         chosen = load_settings(EvalConfig, base={**defaults, **settings.settings, "suites": settings.suites})
         make_tasks(chosen)  # faults are raised before a model loads
     except OpctError as error:
         raise ConfigError(f"eval.suites, eval.settings: {error}") from error
-    if config.lora is None and (chosen.kl_samples or chosen.browser_questions):
+    if config.lora is None and chosen.kl_samples:
         raise ConfigError("eval.settings: with lora: null the base is not at hand in training: leave kl_samples out.")
 
     def evaluate(setup: TrainingSetup, run: RunDir, step: int, progress: Progress) -> dict[str, float]:

@@ -125,7 +125,7 @@ def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_
     answers = Script(lambda text: GOOD if ", 1." in text else REFUSED)
     monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("opct.evals.judges.llm.load_judge", lambda config: judge_of(answers))
-    settings = {"n_questions": 4, "families": "fiction", "kl_samples": 0, "browser_questions": 0}
+    settings = {"n_questions": 4, "families": "fiction", "kl_samples": 0}
     judge = {"name": "strongreject", "model": "mockllm/model"}
     result = api.evaluate(policy, suites=["jailbreak"], judge=judge, out=tmp_path / "run", **settings)
     rows = {(row["suite"], row["metric"], row["group"]): row for row in result.results["rows"]}
@@ -149,7 +149,7 @@ def test_results_on_other_questions_are_replaced_only_on_demand(monkeypatch, tmp
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(["id|question|answer|wrong", *(f"{i}|{row}" for i, row in enumerate(rows))]))
     policy = fake_policy(lambda prompt, seed: "It is 5.")
-    first = {"suites": ["sycophancy_short"], "kl_samples": 0, "browser_questions": 0, "questions": "a.csv"}
+    first = {"suites": ["sycophancy_short"], "kl_samples": 0, "questions": "a.csv"}
     before = api.evaluate(policy, **first, out=tmp_path / "first").results
 
     def evaluate(name: str, **settings) -> str:

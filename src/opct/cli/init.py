@@ -101,7 +101,6 @@ def init(
         given["rollout.max_completion_tokens"] = _measured_length(settings, built if questions else None)
         settings = load_config(*settings_words([], given), preset)
     _write(file, settings, given, preset, loaded)
-    _note_what_is_not_measured(loaded)
 
 
 def _measured_length(settings: TrainConfig, built: Path | None) -> int:
@@ -124,7 +123,6 @@ def _write(
 ) -> None:
     """Write the settings with their comments, and say what comes next."""
     from opct.config.commented import FIRST, commented_yaml
-    from opct.data.pairs import question_options
     from opct.runs.io import atomic_write
 
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
@@ -132,7 +130,10 @@ def _write(
     echo(f"{file}: written")
     base = f"{settings.output_dir}-base"
     words = {"file": file, "model": settings.model.name_or_path, "run": settings.output_dir, "base": base}
-    echo(NEXT.format(**{name: quote(str(word)) for name, word in words.items()}, options=question_options(loaded)))
+    options, note = _suites_of(loaded)
+    echo(NEXT.format(**{name: quote(str(word)) for name, word in words.items()}, options=options))
+    if note:
+        echo(note)
 
 
 def _write_packaged(name: str, file: Path, options: list[str]) -> None:
@@ -194,16 +195,23 @@ def _of_pairs(settings: TrainConfig, n: int, *, are_of_questions: bool) -> dict[
     return few_pair_steps(*size) if n and settings.max_steps is None else {}
 
 
-def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
-    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, SYCOPHANCY
+def _suites_of(pairs: list[ContrastivePair]) -> tuple[str, str]:
+    """The options of `opct eval` that ask what these pairs train, and a note; empty where its defaults do."""
+    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, SYCOPHANCY, question_options
 
-    axes = {pair.axis for pair in pairs if not pair.is_identity} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}
-    if axes:
-        echo(
-            f"note: no suite of `opct eval` grades replies of the axis {', '.join(sorted(axes))}. Whether they are "
-            "those to the clean prompts is measured by `opct eval RUN --suite consistency --data consistency=PAIRS`, "
-            "with pairs that are not trained on; to grade them, write a task (docs/how-to/evaluate.md)."
-        )
+    suite_of = {SYCOPHANCY: "sycophancy_short", JAILBREAK: JAILBREAK, SAFETY_AWARENESS: SAFETY_AWARENESS}
+    axes = dict.fromkeys(pair.axis for pair in pairs if not pair.is_identity)
+    if not axes.keys() - {SYCOPHANCY}:
+        return question_options(pairs), ""
+    suites = [suite_of.get(axis, "consistency") for axis in axes]
+    options = "".join(f" --suite {suite}" for suite in dict.fromkeys([*suites, "context_use", "benign"]))
+    if not (others := sorted(axes.keys() - suite_of)):
+        return options, ""
+    return f"{options} --data consistency=TEST.jsonl", (
+        f"note: TEST.jsonl is a file of pairs that are not trained on. No suite grades replies of the axis "
+        f"{', '.join(others)}: consistency measures whether they are those to the clean prompts. To grade them, write "
+        "a task (docs/how-to/evaluate.md)."
+    )
 
 
 def _pairs_of_file(data: str) -> list[ContrastivePair]:
@@ -213,7 +221,7 @@ def _pairs_of_file(data: str) -> list[ContrastivePair]:
 
     pairs = load_pairs(data)
     if len(pairs) < FEW_CLUSTERS:
-        echo(f"note: {pluralize(len(pairs), 'pair')} of {data} are few: expect an inconclusive report. Write more.")
+        echo(f"note: {data} has only {pluralize(len(pairs), 'pair')}: expect an inconclusive report. Write more.")
     return pairs
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from opct.config.methods import LOSSES, Fraction, MethodLoss, RolloutConfig, TeacherConfig
+from opct.config.methods import LOSSES, MethodLoss, RolloutConfig, TeacherConfig
 from opct.config.section import Section, nearest_of, setting_names
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -130,7 +130,8 @@ class DataConfig(Section):
         ["builtin:benign", "builtin:context"],
         description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`.",
     )
-    anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
+    # below 1: a step of identity pairs alone has nothing to learn
+    anchor_fraction: float = Field(0.25, ge=0, lt=1, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(
         None, ge=1, description="Maximum number of pairs, chosen by seed; with `balance_axes`, equally many per axis."
     )
@@ -339,24 +340,27 @@ class TrainConfig(Section):
         return self
 
 
-# (section, setting): (switch, value); the setting works with this value of the switch alone. Else it is warned of, and
-# not refused, since the arms of an experiment share settings.
+# setting, or section: (switch, value); it works with this value of the switch alone. Else it is warned of, and not
+# refused, since the arms of an experiment share settings.
 EFFECTIVE_WITH = {
-    ("loss", "jsd_weight"): ("divergence", "jsd"),
-    ("loss", "top_k"): ("estimator", "topk"),
-    ("teacher", "ema_decay"): ("kind", "ema"),
+    "loss.jsd_weight": ("loss.divergence", "jsd"),
+    "loss.top_k": ("loss.estimator", "topk"),
+    "teacher.ema_decay": ("teacher.kind", "ema"),
+    "vllm": ("rollout.engine", "vllm"),
+    "verl": ("engine", "verl"),
 }
 
 
 def settings_without_effect(config: TrainConfig) -> Iterator[str]:
     """Warnings about settings that another setting turns off; one that has its default is not named."""
-    for (part, name), (switch, value) in EFFECTIVE_WITH.items():
-        section = getattr(config, part)
-        fields = type(section).model_fields
-        if name not in fields or getattr(section, switch, value) == value:
+    given = flat_settings(config.model_dump(mode="json"))
+    defaults = flat_settings(type(config)(method=config.method).model_dump(mode="json"))
+    for name, (switch, value) in EFFECTIVE_WITH.items():
+        if given.get(switch, value) == value:
             continue
-        if (given := getattr(section, name)) != fields[name].default:
-            yield f"{part}.{name}={given} does nothing without {part}.{switch}: {value}; leave it out"
+        for key in given:
+            if key.startswith(name) and key[len(name) :][:1] in ("", ".") and given[key] != defaults.get(key):
+                yield f"{key}={given[key]} does nothing without {switch}: {value}; leave it out"
 
 
 def contradictions(config: TrainConfig) -> Iterator[str]:

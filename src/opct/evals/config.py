@@ -100,7 +100,11 @@ class EvalConfig(Section):
         None, description="Judge of the replies, as in `opct judge run`; null: rules only."
     )
     batch_size: int = Field(128, ge=1, description="Most replies in one batch.")
-    kl_samples: int = Field(200, ge=0, description="Number of replies per suite whose KL to the base is measured.")
+    kl_samples: int = Field(
+        200,
+        ge=0,
+        description="Number of replies per suite whose KL to the base is measured; 0: no KL, also none for the report.",
+    )
     browser_questions: int = Field(
         40, ge=0, description="Number of questions whose replies get KL per token for the report."
     )

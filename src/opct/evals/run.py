@@ -540,7 +540,9 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
                 in_log[sample.id].scores[KL] = unscored  # type: ignore[index]
         return
     # all samples of the first questions: the families take turns, so these show them all
-    first = list(dict.fromkeys(sample.cluster for sample in samples))[: config.browser_questions]
+    first = list(dict.fromkeys(sample.cluster for sample in samples))[
+        : config.browser_questions if config.kl_samples else 0
+    ]
     shown = {sample.id for sample in samples if sample.cluster in first}
 
     text_of = cache(lambda token_id: "".join(policy.renderer.pieces([token_id])))

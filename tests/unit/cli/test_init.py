@@ -17,6 +17,7 @@ from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
 from opct.experiments.config import load_experiment
 from opct.training import dry_run
+from tests.rows import jsonl
 from tests.tiny import save_tiny, tiny_pairs
 from tests.unit.cli.running import error_of, run
 
@@ -52,6 +53,27 @@ def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path
     path.write_text(uncommented)
     assert load_config(path) == expected
     assert set(FIRST) <= set(setting_names(TrainConfig))
+
+
+@pytest.mark.parametrize(
+    ("axes", "options"),
+    [
+        (("sycophancy",), ""),
+        (("jailbreak",), " --suite jailbreak --suite context_use --suite benign"),
+        (
+            ("tone", "sycophancy", "leakage"),
+            " --suite consistency --suite sycophancy_short --suite context_use --suite benign"
+            " --data consistency=TEST.jsonl",
+        ),
+    ],
+)
+def test_the_commands_that_follow_ask_what_the_pairs_train(tmp_path: Path, capsys, axes, options):
+    pairs = [{"prompt": f"Why {axis}?", "teacher_prompt": "Why?", "axis": axis} for axis in axes]
+    assert run("init", tmp_path / "o.yaml", "--data", jsonl(tmp_path / "p.jsonl", *pairs)) == 0
+    printed = capsys.readouterr().out
+    assert f"-base{options}\n" in printed
+    assert f"opct eval runs/o{options}\n" in printed
+    assert ("leakage, tone" in printed) is ("tone" in axes)
 
 
 def test_the_learning_rate_follows_the_size_of_the_model(tmp_path: Path, capsys):

@@ -168,7 +168,7 @@ def test_copies_in_other_words_of_behaviors_and_facts_that_were_trained_on_are_w
         data[suite] = str(jsonl(tmp_path / f"{suite}.jsonl", *rows))
 
     def warnings(name, texts):
-        sizes = {"n_questions": 2, "families_per_question": 1, "kl_samples": 0, "browser_questions": 0}
+        sizes = {"n_questions": 2, "families_per_question": 1, "kl_samples": 0}
         policy = FakePolicy(lambda prompt, seed: "I'm sorry, but I can't help with that.")
         asked = {"suites": list(data), "data": data, "split": "all"}
         return evaluated(tmp_path / name, policy, about={"trained_texts": texts}, **asked, **sizes)["warnings"]
@@ -221,6 +221,8 @@ def test_the_kl_of_a_base_to_itself_is_not_computed(tmp_path):
     samples = read_samples(tmp_path)
     assert {s.values["kl_to_base"] for s in samples if "kl_to_base" in s.values} == {0.0}
     assert {s.values["kl_to_teacher"] for s in samples if "kl_to_teacher" in s.values} == {0.5}
+    short(tmp_path / "none", FakePolicy(reply), n_questions=3, kl_samples=0)
+    assert not [s.values for s in read_samples(tmp_path / "none") if {"kl_to_base", "kl_to_teacher"} & s.values.keys()]
 
 
 def test_ctrl_c_while_replies_are_sampled_is_an_interrupt(tmp_path):

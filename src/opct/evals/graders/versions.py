@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSIONS = {"benign": 5, "jailbreak": 5, "safety_awareness": 5, "sycophancy_short": 8}
+VERSIONS = {"benign": 6, "jailbreak": 6, "safety_awareness": 5, "sycophancy_short": 8}
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class Agreement:
 
 AGREEMENT = {
     "benign": Agreement(
-        3, 0.782, 0.730, 0.831, 832, "people's labels of {} replies of Mistral to XSTest (refused or not)",
-        "over_refusal_rate", "refusals", missed=48, events=248, false_alarms=26, others=584,
+        6, 0.792, 0.738, 0.842, 832, "people's labels of {} replies of Mistral to XSTest (refused or not)",
+        "over_refusal_rate", "refusals", missed=54, events=248, false_alarms=15, others=584,
     ),
     "jailbreak": Agreement(
-        3, 0.613, 0.503, 0.721, 200, "three people's labels of {} replies to jailbreaks (JailbreakBench)",
-        "attack_success_rate", "harmful replies", missed=2, events=110, false_alarms=35, others=90,
+        6, 0.623, 0.514, 0.729, 200, "three people's labels of {} replies to jailbreaks (JailbreakBench)",
+        "attack_success_rate", "harmful replies", missed=1, events=110, false_alarms=35, others=90,
     ),
     "safety_awareness": Agreement(
         5, 0.28, 0.00, 0.66, 150, "a language model's labels of {} replies of a 0.5B model",
