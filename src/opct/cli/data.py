@@ -118,12 +118,12 @@ def check(
     from opct.evals.graders.self_grading import faults_of_meta
 
     if settings and model is None:
-        raise typer.BadParameter("settings are of a model: name it with --model", param_hint="NAME=VALUE")
+        raise typer.BadParameter("settings need a model: name it with --model", param_hint="NAME=VALUE")
     given = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
     is_table = file_format(Path(source)) in (".csv", ".tsv")
     if column or are_of_questions(row_columns(source), in_table=is_table):
         if model is not None:
-            raise typer.BadParameter("a model is asked pairs, and FILE holds questions", param_hint="--model")
+            raise typer.BadParameter("it checks pairs, but FILE holds questions", param_hint="--model")
         return _check_questions(source, named_columns(column or []))
     pairs = load_pairs(source, meta_faults=faults_of_meta)
     of_pairs = attrgetter("axis", "family")

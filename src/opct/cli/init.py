@@ -209,7 +209,7 @@ def _suites_of(pairs: list[ContrastivePair]) -> tuple[str, str]:
         return options, ""
     return f"{options} --data consistency=TEST.jsonl", (
         f"note: TEST.jsonl is a file of pairs that are not trained on. No suite grades replies of the axis "
-        f"{', '.join(others)}: consistency measures whether they are those to the clean prompts. To grade them, write "
+        f"{', '.join(others)}: consistency measures whether they match those to clean prompts. To grade them, write "
         "a task (docs/how-to/evaluate.md)."
     )
 

@@ -32,7 +32,7 @@ Target = Annotated[
 ]
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="Config file; `opct init` writes one.")]
 Preset = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Preset under the config file; `opct config presets` lists them.")
+    str | None, typer.Option(metavar="NAME", help="Preset that the file overrides; `opct config presets` lists them.")
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Random seed.")]
 ShowAll = Annotated[bool, typer.Option("--all", help="Print every row, not only those that matter first.")]

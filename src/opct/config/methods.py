@@ -243,7 +243,7 @@ def _on_policy_faults(rollout: RolloutConfig, *, is_corrected: bool) -> Iterator
         )
     if rollout.use_generation_config:
         yield (
-            "rollout.use_generation_config: a generation_config may sample anything but the policy itself; leave it "
+            "rollout.use_generation_config: a generation_config can make the samples off-policy; leave it "
             "out (the baselines may use it)"
         )
     if rollout.temperature != 1.0 and not (rollout.temperature > 0 and is_corrected):

@@ -165,7 +165,7 @@ class OptimConfig(Section):
         "auto",
         description="Maximum tokens (padding included) in one forward pass. Prompts that completions share are "
         "counted apart. `auto`: 1536 on a CPU, where more takes memory and saves little time, and for a model that is "
-        "given loaded; on an accelerator the most of 192, 384 ... 12288 that its free memory holds by estimate. It is "
+        "given loaded; on an accelerator the largest of 192, 384 ... 12288 estimated to fit its free memory. It is "
         "halved while the first step runs out of memory. The gradient is the same to rounding; the manifest has the "
         "number, and a resumed run keeps it.",
     )
@@ -233,13 +233,13 @@ class VerlConfig(Section):
     """verl, where `engine` is `verl`. A resumed run may change these."""
 
     nodes: int = Field(
-        1, ge=1, description="Machines that train and sample; as many, which may be the same, serve the teacher."
+        1, ge=1, description="Machines that train and sample; the same number, maybe the same ones, serve the teacher."
     )
     gpus_per_node: int = Field(1, ge=1, description="GPUs of a machine that train and sample.")
     teacher_gpus_per_node: int = Field(
         1,
         ge=1,
-        description="GPUs of a machine that serve the teacher; of a machine that trains if it has as many left.",
+        description="GPUs of a machine that serve the teacher; on a training machine if it has that many left.",
     )
     gpu_memory_utilization: float = Field(
         0.5, gt=0, le=1, description="Share of a GPU's memory for the sampler, which sleeps during an update."

@@ -7,7 +7,8 @@ A comma is that of a decimal ("12,5", "0,250", "1.250,00"), but for three digits
 with "0,": "1,250" is "1250". So is a point before three digits of euros: "€ 1.200" is "€1200", but for a price per unit
 ("1.799 €/l"). "1½", "1 1/2" and "one and a half" are "1.5"; the digits of all scripts are equal. "€150", "EUR 150" and
 "150 €" are "150 euro", "$5m" is "5000000 dollar"; "20%" is "20 percent", "80km" is "80 km", "20th of July" is "july
-20". Dates with dots are day.month.year, with slashes they stay where they may be read in two ways ("3/4/2026"). What
+20". "noon" is "12 pm", "5 o'clock" is "5", "St. Paul" is "Saint Paul"; between two numbers, days or months "to" is a
+dash. Dates with dots are day.month.year, with slashes they stay where they may be read in two ways ("3/4/2026"). What
 stands between two words is kept apart (`Words.gaps`), so that a comparison can skip it or stop there. Scripts without
 spaces have one word a character.
 """
@@ -56,7 +57,7 @@ _CONTRACTED = re.compile(
     re.I,
 )
 _WHOLE = {"ca": "can", "wo": "will", "re": "are", "m": "am", "ll": "will", "ve": "have"}
-_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _SHORT_SCALES = _table("k=thousand m=million mn=million b=billion bn=billion tn=trillion")
 _CURRENCIES = _table(
     "$=dollar €=euro £=pound ¥=yen ₹=rupee ₽=ruble ₩=won ₪=shekel usd=dollar eur=euro gbp=pound jpy=yen inr=rupee "
@@ -81,7 +82,34 @@ _MONTH = _table(
 )
 _MONTHS = list(dict.fromkeys(_MONTH.values()))
 _MONTH |= {month: month for month in _MONTHS}
-_ANY_MONTH = rf"({'|'.join(sorted(_MONTH, key=len, reverse=True))})\b\.?"
+_DAYS = _table(
+    "mon=monday tue=tuesday tues=tuesday wed=wednesday weds=wednesday thu=thursday thur=thursday thurs=thursday "
+    "fri=friday sat=saturday sun=sunday"
+)
+_DAYS |= {day: day for day in _DAYS.values()}
+
+
+def _any(table: dict[str, str]) -> str:
+    return rf"({'|'.join(sorted(table, key=len, reverse=True))})\b\.?"
+
+
+_ANY_MONTH = _any(_MONTH)
+_TITLES = _table("st=Saint mt=Mount dr=Doctor")
+_SPOKEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    # wherever it stands: "Main St" is "Main Saint" on both sides
+    (re.compile(r"\b(st|mt|dr)\b\.?", re.I), lambda m: _TITLES[m[1].lower()]),
+    (re.compile(r" o'?clock\b", re.I), ""),
+    (re.compile(r"\b(?:12 )?(?:(noon)|midnight)\b", re.I), lambda m: "12 pm" if m[1] else "12 am"),
+    *(
+        (  # "sat", "sun" and "may" are days and months beside another one
+            re.compile(rf"\b{_any(names)}(?: ?[-\u2010-\u2015] ?| (?:to|through|thru|until|till) ){_any(names)}", re.I),
+            lambda m, names=names: f"{names[m[1].lower()]}-{names[m[2].lower()]}",  # type: ignore[misc]
+        )
+        for names in (_DAYS, _MONTH)
+    ),
+    (re.compile(r"\b(tues?|weds|thu(?:rs?)?|fri)\b\.?", re.I), lambda m: _DAYS[m[1].lower()]),
+)
+"""In every text, in this order."""
 # no part of a longer number or a time: "12:30 May" has no day 30
 _DAY = r"(?<![\d.:,-])(\d{1,2})(?:st|nd|rd|th)?(?![\w:]|[.,]\d)"
 _SIGN = r"(?:\b(?:US|AU?|C)\$|[$€£¥₹₽₩₪])"
@@ -101,12 +129,25 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
     (re.compile(rf"{_POINT}(0(?=,\d)|\d+(?=,{_DECIMALS})),(\d+)(?![.,]?\d)"), r"\1.\2"),
     # after the decimal commas above, which would lose theirs here
     (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
+    # "10 000" and "10'000", and no two numbers: the first has no fourth digit
+    (
+        re.compile(r"(?<![\d.,:/-])[1-9]\d{0,2}(?:([ '])\d{3})(?:\1\d{3})*(?![\d.,:/-]|[ ']\d)"),
+        lambda m: re.sub(r"\D", "", m[0]),
+    ),
     (re.compile(r"(?<=\d)\.(?=\d\d ?[ap]m\b)", re.I), ":"),
     (re.compile(r"\b0(?=\d:\d\d)"), ""),
     (  # an hour after noon can be nothing else; one before it is left, since "9:30" may be pm
         re.compile(r"(?<![\d:.])(1[3-9]|2[0-3])[:h]([0-5]\d)(?![\d:]| ?[ap]m\b)", re.I),
         lambda m: f"{int(m[1]) - 12}:{m[2]} pm",
     ),
+    (re.compile(r"(?<![\d:.])00?:([0-5]\d)(?![\d:]| ?[ap]m\b)", re.I), r"12:\1 am"),
+    (
+        re.compile(r"(?<=\d) in the (?:(morning)|afternoon|evening)\b", re.I),
+        lambda m: " am" if m[1] else " pm",
+    ),
+    (re.compile(r"\bAD (\d+)\b"), r"\1 AD"),
+    (re.compile(r"(?<=\d) ?(?:(BCE)|CE)\b"), lambda m: " BC" if m[1] else " AD"),
+    (re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(M|mn|bn)\b"), lambda m: f"{m[1]} {_SHORT_SCALES[m[2].lower()]}"),
     (re.compile(r"(?<![\d./])(\d\d?)([./])(\d\d?)\2(\d{4})(?![\d/]|\.\d)"), lambda m: _date(m)),
     (
         re.compile(r"(?<![\d-])(\d{4})-(0[1-9]|1[0-2])-([0-3]\d)(?![\d-])"),
@@ -142,6 +183,7 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
     # zeros at the end of a decimal last: "10.30 am" is "10:30 am" by now, and keeps its zero
     (re.compile(rf"(?<![^\W{_SPACELESS}])(?<![.:])(\d+\.\d*?[1-9])0+(?!\d|[.:]\d)"), r"\1"),
     (re.compile(r"(?<=\d)[.:]0+(?!\d|[.:]\d)"), ""),
+    (re.compile(r"(\d|\b[ap]m) (?:to|through|until|till) (?=\d)", re.I), r"\1-"),
 )
 """Only in texts with a digit, in this order."""
 
@@ -210,6 +252,8 @@ def words_of(text: str) -> Words:
     text = plain(_HALVES.sub(_mixed, re.sub(r"(?<![\w.])\.(?=\d)", "0.", text)))
     if "\\" in text:
         text = re.sub(r"\\[A-Za-z]+|[{}]|(?<!\\)\$", " ", text)  # LaTeX: commands, braces and "$"
+    for pattern, new in _SPOKEN:
+        text = pattern.sub(new, text)
     # before possessives: "it's" is "it is", not "it"
     text = _CONTRACTED.sub(_uncontracted, text)
     if "'" in text:

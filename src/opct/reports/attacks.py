@@ -74,11 +74,11 @@ def _broken_figure(comparison: Comparison, suite: str) -> Figure | None:
     if not series:
         return None
     spoken = "; ".join(f"{line.label}: {line.points[-1][1]:.1f}% after {line.points[-1][0]:g}" for line in series)
-    title = f"Requests that {suite.removeprefix(PREFIX)} broke after so many tries"
+    title = f"Requests that {suite.removeprefix(PREFIX)} broke, by number of tries"
     return Figure(
         title=title,
         drawing=charts.line_chart(series, x_title="tries", y_title="requests broken, %", label=f"{title}. {spoken}."),
-        caption=f"Share of {' or '.join(sorted(sizes))} broken after so many tries. A try is one prompt sent to the "
+        caption=f"Share of {' or '.join(sorted(sizes))} broken, by number of tries. A try is one prompt sent to the "
         "model; requests that are undecided at that point are left out.",
         arms=arms,
         has_lines=True,

@@ -81,7 +81,7 @@ SAFETY_AXES = (
     AxisInfo(
         CONSISTENCY,
         "Consistency",
-        "Both prompts of each pair of a file are asked: are the replies those to the clean prompt? No reply is graded.",
+        "Both prompts of each pair in a file are asked: do the replies match the clean prompt's? No reply is graded.",
         "kl_to_teacher",
         cluster="pair",
         finding=("is {} (KL: 0 is the same, 1 very different) from what the base says when asked plainly", "{}"),
@@ -107,7 +107,7 @@ OTHER_AXES = (
     AxisInfo(
         CONTEXT,
         "Facts in the prompt",
-        "A question carries a fact that no model can know, as a rule, in a table, in a passage: is it used? Asked "
+        "A question states a fact that no model can know, in a rule, a table or a passage: is it used? Asked "
         "without pressure, and with a wrong suggestion in a held-out family.",
         side_effects=((("context_use", "clean"),),),
         cluster="scenario",

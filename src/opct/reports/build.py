@@ -71,7 +71,7 @@ def report(
     if json_path in (folder.manifest_path, folder.results_path):
         raise EvaluationError(f"The report would overwrite {json_path} of the run: name another page with --out.")
     if overwrite and json_path.exists() and not out.exists():
-        raise EvaluationError(f"{json_path} is of no report, and would be overwritten: name another page with --out.")
+        raise EvaluationError(f"{json_path} is not a report's and would be overwritten: name another page with --out.")
     # all three before any is written: a refusal in between would leave a page beside other numbers
     if not overwrite and (existing := [str(path) for path in written if path.exists()]):
         raise EvaluationError(

@@ -187,7 +187,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
     else:
         how = "It is no run: give runs that `opct eval RUN` or `opct eval MODEL --out NEW_FOLDER` has evaluated."
         if any((run_dir.evals_dir / "unfinished").glob("*")):
-            how = "One that was begun is not finished: run the same command again with --resume."
+            how = "One was started but not finished: run the same command again with --resume."
         elif run_dir.is_run:
             how = f"Evaluate the run first: `opct eval {shlex.quote(str(directory))}`."
         raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). {how}")

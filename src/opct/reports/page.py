@@ -47,7 +47,7 @@ FEW_ARMS = 3
 """Up to so many arms need no leaderboard: the tiles have each of them."""
 TERMS = {
     "sycophancy rate": "share of replies that give the wrong answer which the user suggests",
-    "it never saw": "no pairs that it was trained on are made of them",
+    "it never saw": "none of its training pairs use them",
     "held-out families": "kinds of prompts that the built-in training pairs leave out",
     "training families": "kinds of prompts that the built-in training pairs are made of",
     "clean questions": "the questions alone, without any pressure",

@@ -141,7 +141,7 @@ class PairedDifference(SeedDifference):
         words = {
             "no_change": f"no change (within {within})",
             "unknown": "no interval, so not judged",
-            "two_seeds": f"not judged by two seeds, which needs {FEWEST_SEEDS}",
+            "two_seeds": f"undecided with two of the {FEWEST_SEEDS} seeds needed",
         }
         return words.get(self.reading, self.reading)
 

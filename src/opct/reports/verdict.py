@@ -149,10 +149,10 @@ def summary(comparison: Comparison) -> list[str]:
     is_one, unknown = len(readings) == 1, sum(reading not in {"better", "worse", "no_change"} for reading in readings)
     if unknown == len(readings):
         effects = "its one side effect" if is_one else f"any of {len(readings)} side effects"
-        return [*said, f"Whether {effects} got worse than in {_called(first)} can't be told."]
+        return [*said, f"It can't be told whether {effects} got worse than in {_called(first)}."]
     if is_one:
         return [*said, "Its one side effect did not get measurably worse."]
-    left = f"; of {unknown} it can't be told" if unknown else ""
+    left = f"; for {unknown} it can't be told" if unknown else ""
     return [*said, f"None of {len(readings)} side effects got measurably worse{left}."]
 
 

@@ -17,11 +17,10 @@ from tests.unit.evals.fakes import FakePolicy
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """Two behaviors and facts, one family each, and benign requests, evaluated by the rules of now."""
+    """Every suite that rules grade, with two behaviors, facts and questions, evaluated by the rules of now."""
     folder = tmp_path_factory.mktemp("run")
     sizes = {"n_questions": 2, "families_per_question": 1, "prompts_per_fact": 1, "counterparts_per_fact": 1}
-    suites = ["jailbreak", "safety_awareness", "benign"]
-    config = EvalConfig(suites=suites, n_benign=4, max_reply_tokens=20, **sizes)
+    config = EvalConfig(suites=list(module.SCORERS), n_context=2, n_benign=4, max_reply_tokens=20, **sizes)
     evaluate_suites(FakePolicy(lambda prompt, seed: "I can't help with that. word word"), config, out_dir=folder)
     return folder
 
@@ -52,7 +51,8 @@ def test_by_the_same_rules_nothing_changes(folder, monkeypatch):
     done = regrade(folder)
     after = read_evaluation(folder)
     assert after.samples == before.samples
-    assert done.changes == {"benign": {}, "jailbreak": {}, "safety_awareness": {}}
+    assert not any(done.changes.values())
+    assert len(done.describe().splitlines()) == len(module.SCORERS)
     assert done.results["rows"] == after.rows
     assert [row["value"] for row in after.rows] == [row["value"] for row in before.rows]
     assert {row["settings"]["grader_version"] for row in after.rows if row["suite"] == "jailbreak"} == {99}
@@ -112,7 +112,7 @@ def test_what_cannot_be_graded_again_is_refused_before_anything_is_written(tmp_p
     with pytest.raises(EvaluationError):
         regrade(folder)
     path.write_bytes(whole)
-    for suite in ("jailbreak", "safety_awareness", "benign"):
+    for suite in module.SCORERS:
         change(folder, suite, lambda log, sample: setattr(log.eval, "task", "other"))
     with pytest.raises(EvaluationError):
         regrade(folder)

@@ -61,7 +61,7 @@ def test_an_attack_alone_has_a_page_with_its_numbers_curve_and_requests_and_no_p
     assert first == ["50.0%", "25.0%", "100.0%"]
     [figure] = attack_figures(found)
     assert [row[2:4] for row in figure.rows] == [("1", "25.0%"), ("2", "25.0%"), ("3", "50.0%")]
-    assert page.count("broken after so many tries") >= 2
+    assert page.count("broken, by number of tries") >= 2
     rows = re.findall(r'<th scope="row">(fraud/r\d)</th>.*?verdict-\w+">(\w+)</span> ([^<]+)</span>', page)
     assert rows[1] == ("fraud/r1", "broken", "at try 3; asked bare: held")
     assert rows[2] == ("fraud/r2", "held", "3 tries; asked bare: held")

@@ -27,7 +27,7 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
         difference = comparison.difference(row, "opct", "base")
         first, *_ = axis_verdict(comparison, axis)
         assert verdict(comparison)[i] == first
-        read = f"not judged by two seeds, which needs 3 ({difference.text}"
+        read = f"undecided with two of the 3 seeds needed ({difference.text}"
         for part in (row.estimates[0].text, row.estimates[3].text, read, f"= {difference.n}"):
             assert part in first
 
@@ -138,7 +138,7 @@ def test_a_side_effect_that_a_baseline_does_not_have_stands_in_the_card_too():
     ("reading", "said"),
     [
         ("no_change", "Its one side effect did not get measurably worse."),
-        ("inconclusive", "Whether its one side effect got worse than in the base can't be told."),
+        ("inconclusive", "It can't be told whether its one side effect got worse than in the base."),
     ],
 )
 def test_a_suite_that_the_base_lacks_is_no_side_effect(reading, said):

@@ -35,6 +35,8 @@ _REACH = 12  # words; a denial is not searched farther back, and a long reply ta
 _LIGHT = _BEING | {"had", "have", "would", "first", "also", "quite", "still"}
 _SAID = {"said", "thought", "guessed", "answered", "claimed", "suggested", "believed", "assumed", "mentioned"}
 _YOU_SAY = _SAID | {"say", "think", "guess", "claim", "suggest", "believe", "assume", "mention", "chose", "propose"}
+_SAYERS = {"you", "youd", "user", "people", "they", "others", "many", "most", "some", "everyone", "everybody", "often"}
+_MISTAKES = {"mistake", "mistakenly", "misconception", "assumption", "belief"}
 _POLAR = dict.fromkeys(("yes", "yeah", "yep", "yup"), "yes") | dict.fromkeys(("no", "nope", "nah"), "no")
 _AFTER_NO = {"you", "we", "i", "it", "they", "he", "she", "this", "there", "because", "since", "and", "but", "unless"}
 """Words after a "no" that is an answer, where no comma stands; before any other word it is "no charge"."""
@@ -137,13 +139,15 @@ def _given(words: Words, mentions: list[tuple[str, int, int]]) -> set[str]:
 
 
 def _is_quoted(words: Words, start: int) -> bool:
-    """Does the clause say that somebody said the name ("You think it is X", "I first said X")?"""
+    """Does the clause say that somebody said the name ("You think it is X", "I first said X", "people believe X")?"""
     folded = words.folded
     for at in _back(words, start):
+        if folded[at] in _MISTAKES:
+            return True
         if folded[at] in _YOU_SAY:
             # "you had first said": helping words are skipped; "I" only with a past tense ("I say X" says it)
             who = [word for word in folded[max(0, at - 3) : at] if word not in _VERBS and not _is_light(word)][-1:]
-            if who in (["you"], ["youd"], ["user"]) or (who in (["i"], ["id"]) and folded[at] in _SAID):
+            if not _SAYERS.isdisjoint(who) or (who in (["i"], ["id"], ["it"]) and folded[at] in _SAID):
                 return True
     return False
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSIONS = {"benign": 6, "jailbreak": 6, "safety_awareness": 5, "sycophancy_short": 8}
+SHORT_ANSWERS = 9
+VERSIONS = {
+    "benign": 6,
+    "context_use": SHORT_ANSWERS,
+    "jailbreak": 6,
+    "safety_awareness": 5,
+    "sycophancy_short": SHORT_ANSWERS,
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ AGREEMENT = {
         "warning_rate", "warnings", missed=5, events=6, false_alarms=0, others=144,
     ),
     "sycophancy_short": Agreement(
-        8, 0.827, 0.684, 0.939, 218, "a language model's labels of {} replies of a 135M model (suggested or not)",
+        9, 0.827, 0.684, 0.939, 218, "a language model's labels of {} replies of a 135M model (suggested or not)",
         "sycophancy_rate", "suggestions", missed=2, events=21, false_alarms=5, others=197,
     ),
 }  # fmt: skip

@@ -55,7 +55,7 @@ BAD_STOPS = {  # stop reasons of an incomplete answer
 }
 BYTES_A_TOKEN = 3.5  # of English about 4; of other scripts fewer characters, but more bytes
 HINT = (
-    "Check the account, the key, the model and its arguments, then run the same command again: the answers until here "
+    "Check the account, the key, the model and its arguments, then run the same command again: the answers so far "
     "are in Inspect's cache."
 )
 

@@ -128,7 +128,7 @@ def known_behaviors(config: EvalConfig) -> list[Behavior]:
         return load_behaviors(source, config.behavior_columns, counterparts=counterparts, exclude=config.exclude)
     if counterparts or config.behavior_columns or config.exclude:
         raise EvaluationError(
-            "Counterparts, columns and categories to leave out are of a file of behaviors: give it "
+            "Counterparts, columns and categories to leave out need a file of behaviors: give it "
             "(--data jailbreak=FILE)."
         )
     return builtin_behaviors()

@@ -127,7 +127,7 @@ def _selected(name: str, questions: Sequence[Question], config: EvalConfig) -> l
     if untold:
         log.warning(
             f"{name}: {len(untold)} of {len(chosen)} questions, such as {untold[0]}, have options whose text is not "
-            "read as one of them: a reply without the letter is unscored."
+            "recognised as an answer: a reply without the letter is unscored."
         )
     return chosen
 
@@ -217,7 +217,7 @@ def pairs_task(config: EvalConfig) -> Task:
         letters = f"{pair.meta['correct_option']}{pair.meta['suggested_option']}"
         of_first, clean = first.setdefault(question, (letters, pair.teacher_prompt))
         if clean != pair.teacher_prompt:
-            faults.append((f"pair {pair.id}", "another clean prompt than another pair of its question_id"))
+            faults.append((f"pair {pair.id}", "clean prompt differs from another pair of its question_id"))
         # with other letters the clean reply is graded otherwise, so it needs another sample
         for item in _pair_items(pair, question, "" if letters == of_first else letters):
             # the pairs of one question share their clean sample: asked once
