@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import logging
@@ -89,6 +90,10 @@ JOINED = re.compile(r";| / |, | or |\(accept|\(or ", re.IGNORECASE)
 """What may join several answers, or stand in one."""
 FINAL_ANSWER = "####"
 """What comes before the final answer of a worked solution, as in GSM8K."""
+EMPTY = frozenset(("NaN", "nan", "NaT", "<NA>", "N/A", "n/a", "null", "NULL", "None"))
+"""What programs write into an empty cell; some are answers, too."""
+PYTHON_LIST = 10_000
+"""Most characters of a cell that is read as Python writes a list."""
 LONG_ANSWER = 40
 """Words of an answer that hardly any reply repeats."""
 
@@ -276,6 +281,9 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     if long := [where for where, question in parsed if len(question.answer.split()) > LONG_ANSWER]:
         fault = f"answers have more than {LONG_ANSWER} words, which no reply repeats: give the final answer alone"
         log.warning("%s: %d %s (first at %s)", path, len(long), fault, long[0])
+    if empty := [(where, text) for where, q in parsed for text in (q.answer, *q.wrong) if text in EMPTY]:
+        fault = f"answer(s), such as {empty[0][1]!r}, may stand for empty cells: then leave these rows out"
+        log.warning("%s: %d %s (first at %s)", path, len(empty), fault, empty[0][0])
     return list(questions.values())
 
 
@@ -384,7 +392,9 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first
     if "choices" in columns:
         labels, texts = _choices(row, columns["choices"])
         if len(texts) < 2:
-            raise RowFault(f"{len(texts)} choice(s) in {', '.join(columns['choices'])}: a question needs at least 2")
+            names = ", ".join(columns["choices"])
+            remedy = "a question needs at least 2, joined by `|` or `;` or labelled (`A) red B) blue`)"
+            raise RowFault(f"{len(texts)} choice(s) in {names}: {remedy}")
         answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts, first_index)]
         # by text, not by index: an option that repeats the answer is not wrong
         wrong = [other for other in texts if other != answer]
@@ -423,7 +433,8 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
         while value and not value[-1]:
             value.pop()
     elif isinstance(value, str):
-        value = parse_json(value) if value.strip().startswith(("[", "{")) else _split(value)
+        is_object = value.strip().startswith("{")
+        value = _labelled_parts(value) or (parse_json(value) if is_object else _split(value))
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         # not strict: there are 26 letters; more options than that are refused below for their number of labels
         labels = [item.get("label", letter) for item, letter in zip(value, LETTERS, strict=False)]
@@ -454,6 +465,22 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
 # (?!\d): "1.5" is a number, not the option 1 with the text 5
 _LABEL = r"[(\[{<（【]?([A-Za-z]|\d{1,2})(?:[)\]}>.:）】．：、](?!\d)|\s[-–—](?=\s))"
 _LABELLED = re.compile(rf"{_LABEL}\s*(\S.*)")
+
+
+def _labelled_parts(text: str) -> list[str]:
+    """The options of "A) red B) blue", each with its label; none where the labels do not begin the text or count on."""
+    starts: list[int] = []
+    code = 0
+    for match in re.finditer(rf"(?:^|(?<=[\s,;|/])){_LABEL}(?=\s)", text.strip()):
+        label = match[1]
+        new = int(label) if label.isdigit() else ord(label)
+        # only the next one: the "b." of "plan b." within an option is none, unless it is next
+        if (not starts and match.start() == 0) or (starts and new == code + 1):
+            starts.append(match.start())
+            code = new
+    ends = [*starts[1:], None]
+    parts = [text.strip()[start:end].strip(" ,;|/\n\t") for start, end in zip(starts, ends, strict=False)]
+    return parts if _without_labels(parts)[1] else []
 
 
 def _without_labels(texts: list[str]) -> tuple[list[str], list[str]]:
@@ -596,6 +623,11 @@ def _list_of(text: str, model: Any) -> Any:
         return parse_json(text, model)
     except RowFault as fault:
         remedy = 'write it as ["first", "second"]; if the brackets belong to a text, as ["[0, 1]"]'
+        # as Python writes it, of texts alone: [0, 1] is no two answers; a long one takes memory and stack to parse
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            items = ast.literal_eval(text.strip()) if len(text) <= PYTHON_LIST else None
+            if isinstance(items, list) and all(isinstance(item, str) for item in items):
+                return items
         raise RowFault(f"the cell {text[:60]!r} looks like a list, but is no JSON list of texts: {remedy}") from fault
 
 

@@ -35,6 +35,10 @@ def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
         {"question": "Q?", "choices": ["[a] x", "[b] y", "[c] z"], "answer": "b"},
         {"question": "Q?", "choices": ["A - x", "B – y", "C - z"], "answer": "B"},
         {"question": "Q?", "choices": "A) x; B) y; C) z", "answer": "B"},
+        {"question": "Q?", "choices": "(1) x (2) y (3) z", "answer": "2"},
+        {"question": "Q?", "choices": "[a] x\n[b] y\n[c] z", "answer": "[b]"},
+        {"question": "Q?", "choices": "{A} x / {B} y / {C} z", "answer": "{B}"},
+        {"question": "Q?", "choices": "['x', 'y', 'z']", "answer": "y"},
         {"question": "Q?", "choices": {"label": ["A", "B", "C"], "text": ["1) x", "2) y", "3) z"]}, "answer": "2"},
         {"question": "Q?", "choices": ["B. x", "A. y", "C. z"], "answer": "A"},
     ],
@@ -94,6 +98,7 @@ def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
         ({"answer": '["a", "b"]'}, "a", ("b",), ("w",)),
         ({"answer": {"text": ["a", "b"], "answer_start": [1, 2]}}, "a", ("b",), ("w",)),
         ({"answer": '["[0, 1]"]'}, "[0, 1]", (), ("w",)),
+        ({"answer": "['a', \"b's\"]"}, "a", ("b's",), ("w",)),
         ({"answer": "[0, 1)"}, "[0, 1)", (), ("w",)),
         ({"answer": "#### 4 ####  1,000 "}, "1,000", (), ("w",)),
         ({"answer": "a", "wrong1": '["v; u", "t"]', "wrong": None}, "a", (), ("v; u", "t")),
@@ -110,7 +115,8 @@ def test_cells_that_hold_more_than_an_answer(cells, answer, aliases, wrong):
 
 def test_cells_that_are_no_text_are_refused():
     for cells, named in (
-        ({"answer": "['a', 'b']"}, "list"),
+        ({"answer": "[0, 1]"}, "list"),
+        ({"answer": f"[{'[' * 9000}{']' * 9000}]"}, "list"),
         ({"answer": True}, "true"),
         ({"answer": [["a"]]}, "list"),
         ({"answer": "so ####  "}, "'answer'"),
@@ -137,6 +143,13 @@ def test_answers_that_look_like_several_are_named(caplog):
     load_questions([{"question": "Q?", "answer": "Bob or Rob", "wrong": "Al, Jo"}])
     assert "'Bob or Rob'" in caplog.text
     assert "'Al, Jo'" in caplog.text
+
+
+def test_answers_that_may_stand_for_empty_cells_are_named(caplog):
+    """They stay: "null" answers questions, too."""
+    rows = [("Which value is it?", "null", "NaN"), ("How many?", "none", "two"), ("Which city?", "Rome", "Pisa")]
+    assert len(load_questions([dict(zip(("question", "answer", "wrong"), row, strict=True)) for row in rows])) == 3
+    assert "2 answer(s), such as 'null'" in caplog.text
 
 
 def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog):
