@@ -55,6 +55,11 @@ def interval(low: float | None, high: float | None, unit: Unit, *, signed: bool 
     return f"{number(low, unit, signed=signed)} to {number(high, unit, signed=signed)}"
 
 
+def named_interval(text: str) -> str:
+    """`interval` in a sentence: "95% interval 42.1 to 50.3", or "no interval"."""
+    return text if text == "no interval" else f"95% interval {text}"
+
+
 def rows_table(title: str, rows: Iterable[Row], notes: Mapping[str, str] | None = None) -> Table:
     """The rows for a terminal, under a heading for each suite and group.
 

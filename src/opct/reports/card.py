@@ -13,6 +13,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from markupsafe import Markup
 
 from opct.config.schema import Q4_MODEL
+from opct.evals.wording import named_interval
 from opct.models.gguf import PACKAGE
 from opct.reports.arms import Arm
 from opct.reports.axes import axis_info
@@ -151,7 +152,7 @@ def _eval_results(comparison: Comparison, arm: Arm) -> list[EvalResult]:
             dataset_config=section,  # the hub joins results of one dataset and config, whatever their names
             metric_type=row.metric.name,
             metric_value=estimate.value,
-            metric_name=f"{row.title} (95% interval {estimate.interval_text}, n = {estimate.n:,})",
+            metric_name=f"{row.title} ({named_interval(estimate.interval_text)}, n = {estimate.n:,})",
         )
         for section, row, estimate in rows
         if estimate is not None and estimate.value is not None

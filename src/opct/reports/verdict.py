@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from opct.evals.samples import ATTACK, CAPABILITY, CONSISTENCY, INSPECT
 from opct.evals.stats import FEW_CLUSTERS, smallest_decided
 from opct.evals.tasks.attack import PREFIX
-from opct.evals.wording import number
+from opct.evals.wording import named_interval, number
 from opct.reports.arms import BASE, OPCT, Arm
 from opct.reports.axes import SAFETY_AXES, axis_info, suite_name
 from opct.reports.compare import Comparison
@@ -381,7 +381,7 @@ def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
         estimate = row.estimates[0]
         if estimate is None or estimate.value is None:
             return f"{arm.name}: {inside(name)} could not be measured."
-        bounds = f"95% interval {estimate.interval_text}, n = {estimate.n:,}; {estimate.left_out_text}"
+        bounds = f"{named_interval(estimate.interval_text)}, n = {estimate.n:,}; {estimate.left_out_text}"
         return f"{arm.name}: {inside(name)} {estimate.text} ({bounds})."
     difference = comparison.difference(row, arm.label, other.label)
     assert difference is not None
@@ -389,7 +389,7 @@ def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
 
 
 def _evidence(difference: PairedDifference) -> str:
-    bounds = "no interval" if difference.ci_low is None else f"95% interval {difference.interval_text}"
+    bounds = named_interval(difference.interval_text)
     return f"{difference.text}, {bounds}, n = {difference.n:,}, {difference.left_out_text}"
 
 

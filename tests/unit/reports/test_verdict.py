@@ -32,6 +32,12 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
             assert part in first
 
 
+def test_a_single_reply_has_no_interval():
+    kl = replace(sample("q0"), task="consistency", axis="consistency", values={"kl_to_teacher": 0.5})
+    said = verdict(compare([run("opct", [kl])]))[0]
+    assert " 0.500 nats (no interval, n = 1;" in said
+
+
 def test_what_a_person_reads_first_has_no_word_of_the_trade(three):
     found = compare(three)
     first, beside, rest, *_ = summary(found)
