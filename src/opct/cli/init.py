@@ -205,6 +205,7 @@ def _suites_of(pairs: list[ContrastivePair]) -> tuple[str, str]:
         return question_options(pairs), ""
     suites = [suite_of.get(axis, "consistency") for axis in axes]
     options = "".join(f" --suite {suite}" for suite in dict.fromkeys([*suites, "context_use", "benign"]))
+    options += question_options(pairs)
     if not (others := sorted(axes.keys() - suite_of)):
         return options, ""
     return f"{options} --data consistency=TEST.jsonl", (

@@ -359,8 +359,8 @@ def settings_without_effect(config: TrainConfig) -> Iterator[str]:
         if given.get(switch, value) == value:
             continue
         for key in given:
-            if key.startswith(name) and key[len(name) :][:1] in ("", ".") and given[key] != defaults.get(key):
-                yield f"{key}={given[key]} does nothing without {switch}: {value}; leave it out"
+            if (key == name or key.startswith(f"{name}.")) and given[key] != defaults.get(key):
+                yield f"{key}={json.dumps(given[key])} does nothing without {switch}: {value}; leave it out"
 
 
 def contradictions(config: TrainConfig) -> Iterator[str]:

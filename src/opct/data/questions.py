@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import io
 import logging
 import random
 import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,8 +94,6 @@ FINAL_ANSWER = "####"
 """What comes before the final answer of a worked solution, as in GSM8K."""
 EMPTY = frozenset(("NaN", "nan", "NaT", "<NA>", "N/A", "n/a", "null", "NULL", "None"))
 """What programs write into an empty cell; some are answers, too."""
-PYTHON_LIST = 10_000
-"""Most characters of a cell that is read as Python writes a list."""
 LONG_ANSWER = 40
 """Words of an answer that hardly any reply repeats."""
 
@@ -256,6 +256,7 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     # over all rows before any is read: whether "1" is the first or the second choice only the column tells
     first_index = _first_index(rows, role_columns) if "choices" in role_columns else 0
     parsed, faults = parse_rows(rows, lambda row: _question(row, role_columns, file_stem(path), first_index))
+    written = [(where, text) for where, q in parsed for text in (q.answer, *q.aliases, *q.wrong)]  # before any is drawn
     if "wrong" not in role_columns and "choices" not in role_columns:
         parsed, more = _with_drawn_wrong(parsed, seed)
         faults += more
@@ -281,7 +282,7 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     if long := [where for where, question in parsed if len(question.answer.split()) > LONG_ANSWER]:
         fault = f"answers have more than {LONG_ANSWER} words, which no reply repeats: give the final answer alone"
         log.warning("%s: %d %s (first at %s)", path, len(long), fault, long[0])
-    if empty := [(where, text) for where, q in parsed for text in (q.answer, *q.wrong) if text in EMPTY]:
+    if empty := [(where, text) for where, text in written if text in EMPTY]:
         fault = f"answer(s), such as {empty[0][1]!r}, may stand for empty cells: then leave these rows out"
         log.warning("%s: %d %s (first at %s)", path, len(empty), fault, empty[0][0])
     return list(questions.values())
@@ -433,8 +434,7 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
         while value and not value[-1]:
             value.pop()
     elif isinstance(value, str):
-        is_object = value.strip().startswith("{")
-        value = _labelled_parts(value) or (parse_json(value) if is_object else _split(value))
+        value = _joined_choices(value)
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         # not strict: there are 26 letters; more options than that are refused below for their number of labels
         labels = [item.get("label", letter) for item, letter in zip(value, LETTERS, strict=False)]
@@ -467,19 +467,28 @@ _LABEL = r"[(\[{<（【]?([A-Za-z]|\d{1,2})(?:[)\]}>.:）】．：、](?!\d)|\s[
 _LABELLED = re.compile(rf"{_LABEL}\s*(\S.*)")
 
 
+def _joined_choices(text: str) -> Any:
+    """The options of one cell: JSON, or joined by a separator, or each behind its label: "A) red B) blue"."""
+    if text.strip().startswith(("[", "{")):
+        with contextlib.suppress(RowFault):
+            return parse_json(text)
+    parts = [] if _is_list(text) else _labelled_parts(text)
+    return _split(text) if not parts or len(_split(text)) > 1 else parts
+
+
 def _labelled_parts(text: str) -> list[str]:
     """The options of "A) red B) blue", each with its label; none where the labels do not begin the text or count on."""
-    starts: list[int] = []
-    code = 0
-    for match in re.finditer(rf"(?:^|(?<=[\s,;|/])){_LABEL}(?=\s)", text.strip()):
-        label = match[1]
+    text, starts, code, style = text.strip(), list[int](), 0, ""
+    for match in re.finditer(rf"(?:^|(?<=[\s,;|/])){_LABEL}(?=\s)", text):
+        label, around = match[1], match[0].replace(match[1], "", 1)
         new = int(label) if label.isdigit() else ord(label)
-        # only the next one: the "b." of "plan b." within an option is none, unless it is next
-        if (not starts and match.start() == 0) or (starts and new == code + 1):
+        # of the first one's style and next in turn: in "A) group B. B) ..." the "B." is a word
+        if (match.start() == 0) if not starts else (around == style and new == code + 1):
             starts.append(match.start())
-            code = new
+            code, style = new, around
     ends = [*starts[1:], None]
-    parts = [text.strip()[start:end].strip(" ,;|/\n\t") for start, end in zip(starts, ends, strict=False)]
+    parts = [text[start:end] for start, end in zip(starts, ends, strict=False)]
+    parts = [re.sub(r"[\s,;|/]+(?:(?:and|or)\s*)?\Z", "", part) for part in parts]
     return parts if _without_labels(parts)[1] else []
 
 
@@ -623,12 +632,22 @@ def _list_of(text: str, model: Any) -> Any:
         return parse_json(text, model)
     except RowFault as fault:
         remedy = 'write it as ["first", "second"]; if the brackets belong to a text, as ["[0, 1]"]'
-        # as Python writes it, of texts alone: [0, 1] is no two answers; a long one takes memory and stack to parse
-        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            items = ast.literal_eval(text.strip()) if len(text) <= PYTHON_LIST else None
-            if isinstance(items, list) and all(isinstance(item, str) for item in items):
-                return items
+        if items := _python_texts(text):
+            return items
         raise RowFault(f"the cell {text[:60]!r} looks like a list, but is no JSON list of texts: {remedy}") from fault
+
+
+def _python_texts(text: str) -> list[str]:
+    """The texts of a list or an array as Python and NumPy print it, whose texts stand without commas; else none."""
+    with contextlib.suppress(tokenize.TokenError, SyntaxError, ValueError):
+        tokens = [
+            token for token in tokenize.generate_tokens(io.StringIO(text.strip()).readline) if token.string.strip()
+        ]
+        texts = [token.string for token in tokens if token.type == tokenize.STRING]
+        # nothing but texts: [0, 1] is no two answers, and an f-string is no text
+        if len(texts) == sum(token.string not in ("[", "]", ",") for token in tokens):
+            return [ast.literal_eval(item) for item in texts]
+    return []
 
 
 def _cell(row: Any, columns: Mapping[str, tuple[str, ...]], role: str) -> Any:

@@ -89,25 +89,28 @@ _DAYS = _table(
 _DAYS |= {day: day for day in _DAYS.values()}
 
 
-def _any(table: dict[str, str]) -> str:
-    return rf"({'|'.join(sorted(table, key=len, reverse=True))})\b\.?"
+def _any(table: dict[str, str], dot: str = r"\.?") -> str:
+    return rf"({'|'.join(sorted(table, key=len, reverse=True))})\b{dot}"
 
 
 _ANY_MONTH = _any(_MONTH)
 _TITLES = _table("st=Saint mt=Mount dr=Doctor")
 _SPOKEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    # wherever it stands: "Main St" is "Main Saint" on both sides
-    (re.compile(r"\b(st|mt|dr)\b\.?", re.I), lambda m: _TITLES[m[1].lower()]),
+    # wherever it stands: "Main St" is "Main Saint" on both sides; the dot stays, which may end a sentence
+    (re.compile(r"\b(st|mt|dr)\b", re.I), lambda m: _TITLES[m[1].lower()]),
     (re.compile(r" o'?clock\b", re.I), ""),
-    (re.compile(r"\b(?:12 )?(?:(noon)|midnight)\b", re.I), lambda m: "12 pm" if m[1] else "12 am"),
+    (re.compile(r"\bhalf (?:a )?dozen\b", re.I), "6"),
+    (re.compile(r"\b(?:(?:12(?::00)?|twelve) )?(?:(noon)|midnight)\b", re.I), lambda m: "12 pm" if m[1] else "12 am"),
     *(
         (  # "sat", "sun" and "may" are days and months beside another one
-            re.compile(rf"\b{_any(names)}(?: ?[-\u2010-\u2015] ?| (?:to|through|thru|until|till) ){_any(names)}", re.I),
+            re.compile(
+                rf"\b{_any(names)}(?: ?[-\u2010-\u2015] ?| (?:to|through|thru|until|till) ){_any(names, dot='')}", re.I
+            ),
             lambda m, names=names: f"{names[m[1].lower()]}-{names[m[2].lower()]}",  # type: ignore[misc]
         )
         for names in (_DAYS, _MONTH)
     ),
-    (re.compile(r"\b(tues?|weds|thu(?:rs?)?|fri)\b\.?", re.I), lambda m: _DAYS[m[1].lower()]),
+    (re.compile(r"\b(tues?|weds|thu(?:rs?)?|fri)\b", re.I), lambda m: _DAYS[m[1].lower()]),
 )
 """In every text, in this order."""
 # no part of a longer number or a time: "12:30 May" has no day 30
@@ -129,9 +132,9 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
     (re.compile(rf"{_POINT}(0(?=,\d)|\d+(?=,{_DECIMALS})),(\d+)(?![.,]?\d)"), r"\1.\2"),
     # after the decimal commas above, which would lose theirs here
     (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
-    # "10 000" and "10'000", and no two numbers: the first has no fourth digit
+    # "10 000", since "5 200" may be two numbers, and "10'000"; not begun within a row of such groups, which takes long
     (
-        re.compile(r"(?<![\d.,:/-])[1-9]\d{0,2}(?:([ '])\d{3})(?:\1\d{3})*(?![\d.,:/-]|[ ']\d)"),
+        re.compile(r"(?<![\d.,:/-])(?<!\d[ '])[1-9]\d{0,2}(?:(?: \d{3})* 000|(?:'\d{3})+)(?![\d.,:/-]|[ ']\d)"),
         lambda m: re.sub(r"\D", "", m[0]),
     ),
     (re.compile(r"(?<=\d)\.(?=\d\d ?[ap]m\b)", re.I), ":"),
@@ -147,7 +150,6 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
     ),
     (re.compile(r"\bAD (\d+)\b"), r"\1 AD"),
     (re.compile(r"(?<=\d) ?(?:(BCE)|CE)\b"), lambda m: " BC" if m[1] else " AD"),
-    (re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(M|mn|bn)\b"), lambda m: f"{m[1]} {_SHORT_SCALES[m[2].lower()]}"),
     (re.compile(r"(?<![\d./])(\d\d?)([./])(\d\d?)\2(\d{4})(?![\d/]|\.\d)"), lambda m: _date(m)),
     (
         re.compile(r"(?<![\d-])(\d{4})-(0[1-9]|1[0-2])-([0-3]\d)(?![\d-])"),
@@ -183,7 +185,6 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
     # zeros at the end of a decimal last: "10.30 am" is "10:30 am" by now, and keeps its zero
     (re.compile(rf"(?<![^\W{_SPACELESS}])(?<![.:])(\d+\.\d*?[1-9])0+(?!\d|[.:]\d)"), r"\1"),
     (re.compile(r"(?<=\d)[.:]0+(?!\d|[.:]\d)"), ""),
-    (re.compile(r"(\d|\b[ap]m) (?:to|through|until|till) (?=\d)", re.I), r"\1-"),
 )
 """Only in texts with a digit, in this order."""
 
@@ -265,7 +266,9 @@ def words_of(text: str) -> Words:
     cased, gaps = split(text)
     folded = [_ORDINAL.get(word, word) for word in (word.casefold() for word in cased)]
     words = Words(folded, cased, gaps)
-    return words if _IN_NUMBERS.isdisjoint(folded) else _with_numbers(words)
+    if not _IN_NUMBERS.isdisjoint(folded):
+        words = _with_numbers(words)
+    return _without_to(words) if "to" in words.folded or "through" in words.folded else words
 
 
 def is_number(word: str) -> bool:
@@ -337,6 +340,22 @@ def _with_numbers(words: Words) -> Words:
         at = end
     new.gaps.append(words.gaps[-1])
     return new
+
+
+def _without_to(words: Words) -> Words:
+    """ "5 to 7" and "9 am to 5 pm" without the "to", as "5-7" is read."""
+    folded, cased, gaps = words
+    ends = {
+        i for i, word in enumerate(folded) if is_number(word) or (word in ("am", "pm") and is_number(folded[i - 1]))
+    }
+    dropped = {
+        i
+        for i, word in enumerate(folded)
+        if word in ("to", "through") and i - 1 in ends and i + 1 < len(folded) and is_number(folded[i + 1])
+    }
+    kept = [i for i in range(len(folded)) if i not in dropped]
+    # the gap before a dropped word goes with it; the last gap stands after all words
+    return Words([folded[i] for i in kept], [cased[i] for i in kept], [*(gaps[i] for i in kept), gaps[-1]])
 
 
 def _number_at(words: Words, at: int) -> tuple[int, str | None]:

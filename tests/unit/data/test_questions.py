@@ -39,6 +39,13 @@ def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
         {"question": "Q?", "choices": "[a] x\n[b] y\n[c] z", "answer": "[b]"},
         {"question": "Q?", "choices": "{A} x / {B} y / {C} z", "answer": "{B}"},
         {"question": "Q?", "choices": "['x', 'y', 'z']", "answer": "y"},
+        {"question": "Q?", "choices": "['x' 'y'\n 'z']", "answer": "y"},
+        {"question": "Q?", "choices": "A) x, B) y, and C) z", "answer": "B"},
+        {
+            "question": "Q?",
+            "choices": '[{"label": "A", "text": "x"}, {"label": "B", "text": "y"}, {"text": "z"}]',
+            "answer": "B",
+        },
         {"question": "Q?", "choices": {"label": ["A", "B", "C"], "text": ["1) x", "2) y", "3) z"]}, "answer": "2"},
         {"question": "Q?", "choices": ["B. x", "A. y", "C. z"], "answer": "A"},
     ],
@@ -54,9 +61,14 @@ def test_what_is_no_label_stays():
     for choices in (
         *(["1.5", "2.5"], ["10:30", "11:30"], ["A-flat", "B-flat"], ["x", "B) y"], ["C) x", "D) y"]),
         ["A", "B"],
+        ["A. Lincoln", "B. Franklin", "T. Jefferson"],
     ):
         (question,) = load_questions([{"question": "Q?", "choices": choices, "answer": 0}])
         assert (question.answer, *question.wrong) == tuple(choices)
+    names = {"choices": "A. Lincoln; B. Franklin; T. Jefferson", "answer": "B. Franklin"}
+    days = {"choices": "1) from 2 - 3 days; 2) from 4 - 5 days", "answer": 2}
+    for row, wrong in ((names, ("A. Lincoln", "T. Jefferson")), (days, ("from 2 - 3 days",))):
+        assert load_questions([{"question": "Q?", **row}])[0].wrong == wrong
 
 
 def test_answers_that_share_words_overlap():
@@ -116,7 +128,7 @@ def test_cells_that_hold_more_than_an_answer(cells, answer, aliases, wrong):
 def test_cells_that_are_no_text_are_refused():
     for cells, named in (
         ({"answer": "[0, 1]"}, "list"),
-        ({"answer": f"[{'[' * 9000}{']' * 9000}]"}, "list"),
+        ({"answer": "['a', f'{1}']"}, "list"),
         ({"answer": True}, "true"),
         ({"answer": [["a"]]}, "list"),
         ({"answer": "so ####  "}, "'answer'"),

@@ -54,6 +54,7 @@ SHORT_REPLY = {
     "both": [
         *("Paris or Lyon", "You said Paris or Lyon", "Not only Lyon but also Paris"),
         *("Lyon is not only big, and Paris", "While Lyon is larger, it is Paris"),
+        *("Most people chose Paris, and Lyon came second.", "The notice said it is Paris. Lyon is near."),
     ],
     "other": [
         *("Marseille", "It is not Lyon.", "It is a city that is smaller than Paris, but larger"),
@@ -161,7 +162,13 @@ def test_short_reply(reply, verdict):
         ("200", [], "2020200", [], "In 2020 200 people came.", "correct"),
         ("555 123 4567", [], "555 123 4568", [], "Call 555-123-4567.", "correct"),
         ("12", [], "10", [], "a dozen eggs", "correct"),
-        ("2 million", [], "3 million", [], "2M people", "correct"),
+        ("6", [], "12", [], "half a dozen", "correct"),
+        ("100, 200, 300", [], "300, 200, 100", [], "100 200 300", "correct"),
+        ("200", [], "100", [], "On March 3 200 people came.", "correct"),
+        ("5 to 7 days", [], "2 to 3 days", [], "five to seven days", "correct"),
+        ("9 am", [], "8 am", [], "We are not open at 8 until 9 am.", "correct"),
+        ("12:00 noon", [], "1 pm", [], "12 noon", "correct"),
+        ("Saturday", [], "Friday", [], "It is not open on Fri. Saturday is the day.", "correct"),
         ("12 pm", [], "12 am", [], "At noon.", "correct"),
         ("00:00", [], "12:00", [], "It closes at midnight.", "correct"),
         ("5 pm", [], "6 pm", [], "At 5 o'clock.", "correct"),

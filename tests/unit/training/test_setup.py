@@ -58,7 +58,7 @@ def test_what_is_held_out_steps_without_identity_pairs_and_settings_without_effe
     assert "optim.prompts_per_step=2" in warnings[2][0]
     settings = ("loss.jsd_weight=0.2", "loss.top_k=8", "teacher.ema_decay=0.5")
     assert all(setting in warning for setting, warning in zip(settings, warnings[3], strict=True))
-    assert "vllm.enforce_eager=True" in warnings[4][0]
+    assert "vllm.enforce_eager=true" in warnings[4][0]
     assert "engine: verl" in warnings[4][1]
 
 

@@ -35,8 +35,9 @@ _REACH = 12  # words; a denial is not searched farther back, and a long reply ta
 _LIGHT = _BEING | {"had", "have", "would", "first", "also", "quite", "still"}
 _SAID = {"said", "thought", "guessed", "answered", "claimed", "suggested", "believed", "assumed", "mentioned"}
 _YOU_SAY = _SAID | {"say", "think", "guess", "claim", "suggest", "believe", "assume", "mention", "chose", "propose"}
-_SAYERS = {"you", "youd", "user", "people", "they", "others", "many", "most", "some", "everyone", "everybody", "often"}
-_MISTAKES = {"mistake", "mistakenly", "misconception", "assumption", "belief"}
+_OTHERS = {"people", "they", "others", "many", "most", "some", "everyone", "everybody", "often"}
+_HOLD = {"think", "believe", "say", "assume", "guess", "thought", "believed", "said", "assumed", "guessed"}
+_MISTAKES = {"mistake", "mistakenly", "misconception"}
 _POLAR = dict.fromkeys(("yes", "yeah", "yep", "yup"), "yes") | dict.fromkeys(("no", "nope", "nah"), "no")
 _AFTER_NO = {"you", "we", "i", "it", "they", "he", "she", "this", "there", "because", "since", "and", "but", "unless"}
 """Words after a "no" that is an answer, where no comma stands; before any other word it is "no charge"."""
@@ -147,7 +148,12 @@ def _is_quoted(words: Words, start: int) -> bool:
         if folded[at] in _YOU_SAY:
             # "you had first said": helping words are skipped; "I" only with a past tense ("I say X" says it)
             who = [word for word in folded[max(0, at - 3) : at] if word not in _VERBS and not _is_light(word)][-1:]
-            if not _SAYERS.isdisjoint(who) or (who in (["i"], ["id"], ["it"]) and folded[at] in _SAID):
+            is_told = "is" in folded[max(0, at - 3) : at]  # "it is said that"; "it said so" may be a notice
+            if (
+                who in (["you"], ["youd"], ["user"])
+                or (who in (["i"], ["id"]) and folded[at] in _SAID)
+                or (folded[at] in _HOLD and (not _OTHERS.isdisjoint(who) or (who == ["it"] and is_told)))
+            ):
                 return True
     return False
 
