@@ -189,10 +189,10 @@ def suites_while_training(
         policy, tasks = setup.policy, make_tasks(chosen)
         about: About = {
             "warnings": self_test(policy, prompts_of(tasks)),
-            "label": config.method,
+            "label": f"{config.method}, step {step}",  # an arm of its own: as seeds of one their mean would be taken
             "method": config.method,
             "train_seed": config.seed,
-            "name": run.path.name,
+            "name": f"{run.path.name}, step {step}",
             "weights": {"step": step, "hash": policy.weights_hash()},
             **trained_on(run.path, policy),
         }

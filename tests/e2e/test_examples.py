@@ -11,6 +11,7 @@ import pytest
 
 import opct
 from opct.evals.logs import read_log, read_samples
+from opct.reports.load import load_run
 from tests.conftest import REPOSITORY
 from tests.unit.cli.running import out_of
 from tests.unit.cli.running import run as command
@@ -45,6 +46,7 @@ def test_loaded_model(run):
     out = run("loaded_model.py", "--steps", "1", "--prompts", "2", "--out", "trained")
     assert "train/loss" in out
     assert len(list(Path("trained/evals/training").glob("step-00000[01]/evals/*.eval"))) == 2
+    assert len({load_run(folder).label for folder in Path("trained/evals/training").iterdir()}) == 2  # an arm each
 
 
 def test_own_pairs(run):

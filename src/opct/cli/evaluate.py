@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from opct.api import EvalResult
 
-SHOWN_GROUPS = ("held_out", "train", "clean", "bare", "benign_bare", "benign_wrapped", "benign", "all")
+SHOWN_GROUPS = (
+    *("held_out", "train", "clean", "behaviors", "bare", "counterparts", "benign_bare", "benign_wrapped", "benign"),
+    "all",
+)
 
 EvalTarget = Annotated[
     str,

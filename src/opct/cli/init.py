@@ -123,6 +123,7 @@ def _write(
 ) -> None:
     """Write the settings with their comments, and say what comes next."""
     from opct.config.commented import FIRST, commented_yaml
+    from opct.data.pairs import eval_options
     from opct.runs.io import atomic_write
 
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
@@ -130,10 +131,8 @@ def _write(
     echo(f"{file}: written")
     base = f"{settings.output_dir}-base"
     words = {"file": file, "model": settings.model.name_or_path, "run": settings.output_dir, "base": base}
-    options, note = _suites_of(loaded)
-    echo(NEXT.format(**{name: quote(str(word)) for name, word in words.items()}, options=options))
-    if note:
-        echo(note)
+    echo(NEXT.format(**{name: quote(str(word)) for name, word in words.items()}, options=eval_options(loaded)))
+    _note_what_is_not_graded(loaded)
 
 
 def _write_packaged(name: str, file: Path, options: list[str]) -> None:
@@ -195,24 +194,16 @@ def _of_pairs(settings: TrainConfig, n: int, *, are_of_questions: bool) -> dict[
     return few_pair_steps(*size) if n and settings.max_steps is None else {}
 
 
-def _suites_of(pairs: list[ContrastivePair]) -> tuple[str, str]:
-    """The options of `opct eval` that ask what these pairs train, and a note; empty where its defaults do."""
-    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, SYCOPHANCY, question_options
+def _note_what_is_not_graded(pairs: list[ContrastivePair]) -> None:
+    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, SYCOPHANCY, TEST_PAIRS
 
-    suite_of = {SYCOPHANCY: "sycophancy_short", JAILBREAK: JAILBREAK, SAFETY_AWARENESS: SAFETY_AWARENESS}
-    axes = dict.fromkeys(pair.axis for pair in pairs if not pair.is_identity)
-    if not axes.keys() - {SYCOPHANCY}:
-        return question_options(pairs), ""
-    suites = [suite_of.get(axis, "consistency") for axis in axes]
-    options = "".join(f" --suite {suite}" for suite in dict.fromkeys([*suites, "context_use", "benign"]))
-    options += question_options(pairs)
-    if not (others := sorted(axes.keys() - suite_of)):
-        return options, ""
-    return f"{options} --data consistency=TEST.jsonl", (
-        f"note: TEST.jsonl is a file of pairs that are not trained on. No suite grades replies of the axis "
-        f"{', '.join(others)}: consistency measures whether they match those to clean prompts. To grade them, write "
-        "a task (docs/how-to/evaluate.md)."
-    )
+    axes = {pair.axis for pair in pairs if not pair.is_identity} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}
+    if axes:
+        echo(
+            f"note: {TEST_PAIRS} is a file of pairs that are not trained on. No suite grades replies of the axis "
+            f"{', '.join(sorted(axes))}: consistency measures whether they match those to clean prompts. To grade "
+            "them, write a task (docs/how-to/evaluate.md)."
+        )
 
 
 def _pairs_of_file(data: str) -> list[ContrastivePair]:

@@ -340,12 +340,13 @@ class TrainConfig(Section):
         return self
 
 
-# setting, or section: (switch, value); it works with this value of the switch alone. Else it is warned of, and not
-# refused, since the arms of an experiment share settings.
+# setting, or section: (switch, value); it works with this value of the switch alone (None: with any). Else it is warned
+# of, and not refused, since the arms of an experiment share settings.
 EFFECTIVE_WITH = {
     "loss.jsd_weight": ("loss.divergence", "jsd"),
     "loss.top_k": ("loss.estimator", "topk"),
     "teacher.ema_decay": ("teacher.kind", "ema"),
+    "eval": ("eval.steps", None),
     "vllm": ("rollout.engine", "vllm"),
     "verl": ("engine", "verl"),
 }
@@ -356,11 +357,13 @@ def settings_without_effect(config: TrainConfig) -> Iterator[str]:
     given = flat_settings(config.model_dump(mode="json"))
     defaults = flat_settings(type(config)(method=config.method).model_dump(mode="json"))
     for name, (switch, value) in EFFECTIVE_WITH.items():
-        if given.get(switch, value) == value:
+        now = given.get(switch, value)
+        if now == value if value is not None else now is not None:
             continue
         for key in given:
             if (key == name or key.startswith(f"{name}.")) and given[key] != defaults.get(key):
-                yield f"{key}={json.dumps(given[key])} does nothing without {switch}: {value}; leave it out"
+                needed = switch if value is None else f"{switch}: {value}"
+                yield f"{key}={json.dumps(given[key])} does nothing without {needed}; leave it out"
 
 
 def contradictions(config: TrainConfig) -> Iterator[str]:

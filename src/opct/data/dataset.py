@@ -63,6 +63,9 @@ def load_training_pairs(config: TrainConfig, given: Sequence[ContrastivePair] | 
     anchors, held_out_anchors = _split(anchor_sources, by_source, groups, data.validation_fraction, seed)
     # on all pairs, before the seeded choices: a fault must not come and go with the seed
     _check(data, trained, held_out, anchors, held_out_anchors)
+    # in whichever source they lie: their KL would be part of that of held-out pairs, which training logs apart
+    held_out_anchors += [pair for pair in held_out if pair.is_identity]
+    held_out = [pair for pair in held_out if not pair.is_identity]
     parts = {
         "pairs": _choose_of_each(trained, data.max_pairs, seed, data.balance_axes),
         "anchors": anchors,

@@ -62,6 +62,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "observation")
 """Which of them a model knows is a matter of its chat template."""
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 BUILTIN = "builtin:"
+TEST_PAIRS = "TEST.jsonl"
 SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awareness"
 """The axes with embedded pairs and with suites of `opct eval`."""
 CUSTOM = "custom"
@@ -109,6 +110,19 @@ def question_options(pairs: Iterable[ContrastivePair]) -> str:
         return ""
     [(path, *columns)] = files
     return f" --questions {shlex.quote(path)}" + "".join(f" --column {shlex.quote(column)}" for column in columns)
+
+
+def eval_options(pairs: Iterable[ContrastivePair]) -> str:
+    """How `opct eval` asks what these pairs train; empty where its defaults do. `TEST_PAIRS` stands for a file of pairs
+    that are not trained on, for axes whose replies no suite grades."""
+    pairs = list(pairs)
+    axes = dict.fromkeys(pair.axis for pair in pairs if not pair.is_identity)
+    if axes.keys() <= {SYCOPHANCY}:
+        return question_options(pairs)
+    suite_of = {SYCOPHANCY: "sycophancy_short", JAILBREAK: JAILBREAK, SAFETY_AWARENESS: SAFETY_AWARENESS}
+    suites = [suite_of.get(axis, "consistency") for axis in axes]
+    options = "".join(f" --suite {suite}" for suite in dict.fromkeys([*suites, "context_use", "benign"]))
+    return options + question_options(pairs) + f" --data consistency={TEST_PAIRS}" * ("consistency" in suites)
 
 
 def messages_of(prompt: Any) -> Any:

@@ -30,7 +30,7 @@ from inspect_ai.model import GenerateConfig, Model
 
 from opct.errors import EvaluationError, LibraryErrors, RunError, reason, unknown
 from opct.evals.config import EvalConfig
-from opct.evals.logs import OPCT, check_finished, is_attack, log_name, task_name
+from opct.evals.logs import OPCT, check_finished, is_private, log_name, task_name
 from opct.evals.provider import as_inspect_model
 from opct.evals.same_questions import refuse_other_questions
 from opct.evals.tasks.common import is_cut
@@ -170,14 +170,14 @@ def _watched(before: Any, progress: Progress, first: _FirstReplies) -> Any:
 
 
 def write_log(log: EvalLog, path: Path) -> None:
-    """Write a log whole, or raise RunError and write nothing; that of an attack can be read by its owner alone."""
+    """Write a log whole, or raise RunError and write nothing; only its owner can read one with an attack's prompts."""
     failed = f"Cannot write {path} by way of {tempfile.gettempdir()}"
     # made elsewhere: Inspect writes in place, and a kill would leave half of a log under its name
     with LibraryErrors(RunError, failed), quiet(), tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / path.name
         write_eval_log(log, str(made), format="eval")
         content = made.read_bytes()
-    atomic_write(path, content, mode=PRIVATE_MODE if is_attack(log) else 0o666)
+    atomic_write(path, content, mode=PRIVATE_MODE if is_private(log) else 0o666)
 
 
 def keep_log(log: EvalLog, folder: Path, about: Mapping[str, Any] | None) -> Path:

@@ -23,6 +23,7 @@ from inspect_ai.log import EvalSample as LogSample
 from pydantic import TypeAdapter
 
 from opct.data.context import CONTEXT
+from opct.data.perturb.jailbreak import ARTIFACT
 from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.attackers.samples import attack_sample
 from opct.evals.metrics import metric_rows
@@ -174,6 +175,11 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
             verdicts = {key: as_number(value) for key, value in newest.value.items()}  # type: ignore[union-attr]
             graded.append(_graded_sample(sample, JUDGED, newest.metadata or {}, verdicts))
     return graded
+
+
+def is_private(log: EvalLog) -> bool:
+    """Whether the log holds prompts of an attack, ours or finished ones from a file."""
+    return is_attack(log) or any((sample.metadata or {}).get("family") == ARTIFACT for sample in log.samples or [])
 
 
 def is_attack(log: EvalLog) -> bool:

@@ -118,7 +118,8 @@ def add_paired_values(samples: Sequence[GradedSample]) -> None:
         question = {CONTEXT: sample.grading.get("question"), CONSISTENCY: str(sample.teacher_prompt)}.get(sample.axis)
         return (sample.task, sample.cluster, question, *letters)
 
-    paired = [sample for sample in samples if sample.axis in (*UNDER_PRESSURE, CONSISTENCY)]
+    # a judge's score has no values to compare
+    paired = [s for s in samples if s.axis in (*UNDER_PRESSURE, CONSISTENCY) and s.graded_by != JUDGED]
     clean = {pairing_key(sample): sample for sample in paired if sample.family_split == CLEAN}
     for sample in paired:
         if sample.family_split == CLEAN:

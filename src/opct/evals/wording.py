@@ -73,4 +73,7 @@ def rows_table(title: str, rows: Iterable[Row], notes: Mapping[str, str] | None 
             unit = unit_of(row)
             level = (quantity(row["value"], unit), interval(row["ci_low"], row["ci_high"], unit))
             cells.append((f"  {row['metric']}", *level, row["n"], row["n_unscored"], row["n_truncated"]))
-    return make_table(title, COLUMNS, cells)
+    table = make_table(title, COLUMNS, cells)
+    # a metric's name stays whole where 80 characters are too few: an interval may break, at a blank
+    table.columns[0].min_width = min(32, max((len(str(name)) for name, *_, n in cells if n != ""), default=0))
+    return table

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from opct.api import evaluate, open_judge, train
 from opct.config.schema import TrainConfig
 from opct.errors import InUseError, NothingToResumeError, OtherAttackError, RunError, TrainingError
+from opct.evals.attackers.config import TargetConfig
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
@@ -329,10 +330,12 @@ def ensure_evaluated(
         return dict(RunDir(folder).read_results())
     if not RunDir(folder).is_run:
         progress.stage(f"load {config.model.name_or_path}")
-    target = _target(folder, config, settings.chat_template_kwargs, settings.thinking_tags)
+    target = _target(folder, config, settings)
+    # the experiment's own settings trust the model's code; a run does not speak for itself
+    is_trusted = settings.trust_remote_code or config.model.trust_remote_code
     results = evaluate(
         target,
-        settings,
+        settings.model_copy(update={"trust_remote_code": is_trusted}),
         out=folder,
         label=label,
         progress=progress,
@@ -383,8 +386,10 @@ def ensure_attacked(
         progress.log(f"{label}: attacked already by {attacker} in {log}")
         return
     progress.stage(f"attack {label} with {attacker}")
-    target = _target(folder, config, load_attack_config(base=settings).target.chat_template_kwargs)
-    options = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
+    target = _target(folder, config, load_attack_config(base=settings).target)
+    trusted = {"trust_remote_code": True} if config.model.trust_remote_code else {}
+    of_target = {**trusted, **settings.get("target", {}), "label": label}
+    options = {**settings, "dtype": config.model.dtype, "target": of_target}
     attack = partial(run_attack, target, options, out=folder, progress=progress)
     try:
         try:
@@ -408,19 +413,20 @@ def _marker(run: RunDir, name: str) -> Path:
     return run.evals_dir / f"{name}.json"
 
 
-def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinking_tags: Any = None) -> Policy | Path:
+def _target(folder: Path, config: TrainConfig, settings: EvalConfig | TargetConfig) -> Policy | Path:
     """The target to evaluate: the run's folder, or the base in the dtype of the runs.
 
     Args:
-        chat_template_kwargs, thinking_tags: of the base; None for those of the runs.
+        settings: of the model, where they differ from those of the runs.
     """
     if RunDir(folder).is_run:
         return folder
-    overrides = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}
+    quantization = settings.quantization if isinstance(settings, EvalConfig) else None
+    given = {"chat_template_kwargs": settings.chat_template_kwargs, "quantization": quantization}
+    overrides = {name: value for name, value in given.items() if value is not None}
     model = config.model.model_copy(update={"adapter": None, **overrides})
-    return Policy.load(
-        model, recorded_dtype=config.model.dtype, thinking_tags=thinking_tags or config.loss.thinking_tags
-    )
+    tags = settings.thinking_tags or config.loss.thinking_tags
+    return Policy.load(model, recorded_dtype=config.model.dtype, thinking_tags=tags)
 
 
 def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> Identity:

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 from opct.config.methods import OpctLoss
 from opct.config.schema import TrainConfig
 from opct.config.section import Section
-from opct.data.pairs import ContrastivePair, write_pairs
+from opct.data.pairs import ContrastivePair, eval_options, write_pairs
 from opct.data.render import RenderedPair, Renderer
 from opct.errors import ConfigError, EngineError
 from opct.models.loading import resolve_model, with_weights
@@ -85,7 +85,8 @@ def train_on_verl(
             write_jsonl(run.metrics_path, metrics_of(folder))
             write_checkpoint(run, setup, optimizer, Counters(step=steps))
         last = read_jsonl(run.metrics_path)[-1]
-    return TrainResult(run.path, "finished", steps, steps, {LOSS: last[LOSS]})
+    questions = eval_options(rendered.pair for rendered in setup.data.pairs)
+    return TrainResult(run.path, "finished", steps, steps, {LOSS: last[LOSS]}, questions=questions)
 
 
 def check(config: TrainConfig) -> str:

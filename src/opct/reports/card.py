@@ -68,7 +68,8 @@ def model_card_text(
     arm = main_arm(comparison)
     run = arm.runs[0]
     values = run.config_values
-    has_adapter = values.get("lora", "unknown") is not None if exported is None else exported.is_adapter
+    has_weights = exported is not None or bool(values)  # a model that no run trained has none beside the card
+    has_adapter = has_weights and (exported.is_adapter if exported else values.get("lora", "unknown") is not None)
     revision = values.get("model.revision")
     base = f"{run.model}, revision {revision}" if revision else run.model
     if run.model == Q4_MODEL:
@@ -80,7 +81,7 @@ def model_card_text(
         environment(autoescape=False)
         .get_template("card.md.j2")
         .render(
-            front_matter=_front_matter(comparison, arm, exported, has_adapter=has_adapter),
+            front_matter=_front_matter(comparison, arm, exported, has_weights=has_weights, has_adapter=has_adapter),
             title=_escaped(title(comparison)),
             verdict=[_escaped(text) for text in parts if text],
             arms=[_escaped(a.name) for a in comparison.arms],
@@ -94,6 +95,7 @@ def model_card_text(
             method=_escaped(run.method or "none"),
             seeds=", ".join(str(r.seed) for r in arm.runs if r.seed is not None) or "not recorded",
             config=_fenced(run.config),
+            has_weights=has_weights,
             has_adapter=has_adapter,
             in_run=exported is None,
             folder=json.dumps(folder),
@@ -118,7 +120,9 @@ def _fenced(config: str) -> str:
     return f"{fence}yaml\n{config.strip()}\n{fence}"
 
 
-def _front_matter(comparison: Comparison, arm: Arm, exported: Exported | None, *, has_adapter: bool) -> str:
+def _front_matter(
+    comparison: Comparison, arm: Arm, exported: Exported | None, *, has_weights: bool, has_adapter: bool
+) -> str:
     """YAML front matter as the hub reads it; a base that is not on the hub is not named."""
     model = arm.runs[0].model
     # a folder `runs/a` looks like a hub id, and would link to a stranger's model
@@ -128,8 +132,8 @@ def _front_matter(comparison: Comparison, arm: Arm, exported: Exported | None, *
     results = _eval_results(comparison, arm) if exported is not None else []
     data = ModelCardData(
         base_model=model if on_hub else None,
-        base_model_relation=("adapter" if has_adapter else "finetune") if on_hub else None,
-        library_name="peft" if has_adapter else "transformers",
+        base_model_relation=("adapter" if has_adapter else "finetune") if on_hub and has_weights else None,
+        library_name=None if not has_weights else "peft" if has_adapter else "transformers",
         pipeline_tag="text-generation",
         license=None if exported is None else exported.license,
         datasets=list(exported.datasets) or None if exported is not None else None,

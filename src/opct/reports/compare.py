@@ -137,7 +137,8 @@ class Comparison:
     @cached_property
     def _trained(self) -> set[str] | None:
         """The families that any run but the base was trained on; None if unknown for one, or there is no such run."""
-        manifests = [run.manifest for run in self.runs if run.label != BASE]
+        untrained = {run.weights for run in self.runs if run.label == BASE and run.weights}  # also with a system prompt
+        manifests = [run.manifest for run in self.runs if run.label != BASE and run.weights not in untrained]
         is_known = bool(manifests) and all("trained_families" in manifest for manifest in manifests)
         return {name for manifest in manifests for name in manifest["trained_families"]} if is_known else None
 

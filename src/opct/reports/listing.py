@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import read_yaml
 from opct.errors import EvaluationError, LibraryErrors, OpctError, RunError
-from opct.reports.axes import SAFETY_AXES
+from opct.reports.axes import SAFETY_AXES, matters_first
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import MANIFEST, RunDir
 
@@ -164,5 +164,6 @@ def _headline(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     rows = list(rows)
     deciding = [row for axis in SAFETY_AXES for row in rows if (row["axis"], row["metric"]) == (axis.name, axis.metric)]
     # where the deciding one was not scored there is no headline: the next row may be a bound of it
-    scored = [row for row in deciding or rows if row["value"] is not None]
+    first = deciding or [row for row in rows if matters_first(row["axis"], row["metric"], row["group"])] or rows
+    scored = [row for row in first if row["value"] is not None]
     return next((row for row in scored if deciding and row["group"] == "held_out"), next(iter(scored), None))

@@ -37,6 +37,7 @@ class EvaluatedRun:
         path: its folder; None for a run made of logs only.
         rows: as in results.json; a row's settings say how its suite was sampled and graded.
         metrics: of metrics.jsonl.
+        weights: a hash of them.
         config: config.yaml as text; `config_values` has the same by dotted name.
     """
 
@@ -45,6 +46,7 @@ class EvaluatedRun:
     model: str
     method: str | None = None
     seed: int | None = None
+    weights: str | None = None
     created: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -198,6 +200,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         model=about.get("model") or "unknown",
         method=about.get("method"),
         seed=about.get("seed"),
+        weights=(about.get("weights") or {}).get("hash"),
         created=evaluation.created,
         settings=evaluation.settings,
         warnings=tuple(results["warnings"]),
@@ -228,7 +231,8 @@ def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
     """The run with only these suites, and the second gradings of their replies. Raises EvaluationError where a suite is
     unknown, or the run has none of these."""
     attacks = [name for name in names if name.startswith(PREFIX)]  # no suites of `opct eval`
-    suites = known_suites([name for name in names if name not in attacks])
+    others = [name for name in names if name not in attacks]
+    suites = known_suites(others) if others else []
     shown = {*attacks, *(graded_name(suite, by) for suite in suites for by in ("", PARSED, JUDGED))}
     rows = tuple(row for row in run.rows if row["suite"] in shown)
     samples = tuple(sample for sample in run.samples if sample.task in shown)

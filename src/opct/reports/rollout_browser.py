@@ -22,7 +22,6 @@ from typing import Any
 
 from opct.data.pairs import Message
 from opct.data.perturb.jailbreak import ARTIFACT
-from opct.data.perturb.jailbreak import AXIS as JAILBREAK
 from opct.evals.samples import ATTACK, GradedSample
 from opct.reports.arms import Arm
 from opct.reports.compare import section_titles
@@ -113,7 +112,7 @@ def _flat(side: Sequence[tuple[str, float]], places: dict[str, int]) -> list[int
 
 
 def _is_withheld(sample: GradedSample) -> bool:
-    is_attack = sample.axis == ATTACK or (sample.axis == JAILBREAK and sample.family == ARTIFACT)
+    is_attack = sample.axis == ATTACK or sample.family == ARTIFACT
     is_secret = any(name in sample.task for name in UNPUBLISHED)
     return is_attack or is_secret or bool(sample.grading.get("is_evaluation_only"))
 

@@ -84,7 +84,11 @@ def findings(comparison: Comparison) -> list[Finding]:
     """Each safety axis; side effects; other tasks; the main arm against its references; what the intervals cover."""
     arm, first = main_arm(comparison), comparison.arms[0]
     rows = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
-    rows = rows or [row for section in comparison.headline() for row in section.rows if row.axis != INSPECT][:1]
+    rows = (
+        rows
+        or costs(comparison)[:1]
+        or [row for section in comparison.headline() for row in section.rows if row.axis != INSPECT][:1]
+    )
     # reversed: the first row of each other task is written last, and stays
     by_task = {row.suite: row for row in reversed(comparison.rows) if row.axis == INSPECT}
     tasks = [row for _, row in sorted(by_task.items())]

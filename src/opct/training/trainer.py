@@ -23,7 +23,7 @@ from opct import distributed
 from opct.config.loader import dump_config, read_yaml
 from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
-from opct.data.pairs import ContrastivePair, question_options, write_pairs
+from opct.data.pairs import TEST_PAIRS, ContrastivePair, eval_options, write_pairs
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError, OpctError, OutOfMemory, RunError
 from opct.methods.base import Method
@@ -80,7 +80,7 @@ class TrainResult:
 
     Attributes:
         best_step: the step with the lowest validation KL.
-        questions: the options of `opct eval` that ask the file which the pairs were made of; see `question_options`.
+        questions: the options of `opct eval` that ask what the pairs train; see `eval_options`.
         model: what a model that was given is now: PEFT's model around it, or itself in full fine-tuning; else None.
     """
 
@@ -107,6 +107,8 @@ class TrainResult:
             lines.append(f"everything is saved; continue: opct train {shlex.quote(str(run.config_path))} --resume")
         else:
             lines.append(f"next: opct eval {path}{self.questions}")
+            if TEST_PAIRS in self.questions:
+                lines.append(f"{TEST_PAIRS} stands for pairs that were not trained on")
         return "\n".join(lines)
 
 
@@ -362,7 +364,7 @@ class _Loop:
         is_done = counters.step >= self.total and counters.unmeasured is None  # stopped before it was measured
         status = "finished" if is_done else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
-        questions = question_options(rendered.pair for rendered in self.setup.data.pairs)
+        questions = eval_options(rendered.pair for rendered in self.setup.data.pairs)
         model = None if self.setup.given_model is None else self.policy.model
         run = self.run.path
         return TrainResult(run, status, counters.step, self.total, shown, counters.best_step, questions, model)

@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from opct.api import EvalResult
-from opct.cli.evaluate import evaluation_tables
+from opct.cli.evaluate import SHOWN_GROUPS, evaluation_tables
+from opct.evals.metrics import ATTACK_GROUPS
 
 ROW = {
     "axis": "sycophancy",
@@ -59,6 +60,10 @@ def test_a_result_as_tables():
     first = shown(result)
     assert "sycophancy_rate" in first
     assert "consistency" not in first
+
+
+def test_no_group_of_an_attack_is_left_out():
+    assert {*ATTACK_GROUPS.values()} <= {*SHOWN_GROUPS}
 
 
 def test_the_hint_for_more_rows_is_the_command_and_graders_are_named_with_all_rows(monkeypatch):

@@ -12,7 +12,7 @@ from opct.config.loader import load_config, load_settings
 from opct.config.packaged import PACKAGED
 from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
-from opct.data.pairs import read_pairs, write_pairs
+from opct.data.pairs import ContrastivePair, eval_options, read_pairs, user_prompt, write_pairs
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
 from opct.experiments.config import load_experiment
@@ -53,6 +53,18 @@ def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path
     path.write_text(uncommented)
     assert load_config(path) == expected
     assert set(FIRST) <= set(setting_names(TrainConfig))
+
+
+def test_own_questions_are_asked_beside_other_axes():
+    meta = {"question_file": ["mine.csv", "answer=a"]}
+    pairs = [
+        ContrastivePair(axis, axis, "f", user_prompt("X?"), user_prompt("Y?"), meta) for axis in ("sycophancy", "tone")
+    ]
+    assert eval_options(pairs[:1]) == " --questions mine.csv --column answer=a"
+    assert eval_options(pairs) == (
+        " --suite sycophancy_short --suite consistency --suite context_use --suite benign"
+        " --questions mine.csv --column answer=a --data consistency=TEST.jsonl"
+    )
 
 
 @pytest.mark.parametrize(

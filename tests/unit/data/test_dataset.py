@@ -48,6 +48,14 @@ def test_every_pair_is_trained_on_or_held_out_never_both(load):
     assert sorted(ids(data.validation)) == sorted(ids(other.validation))
 
 
+def test_held_out_pairs_of_equal_prompts_are_measured_apart_in_whichever_file_they_lie(load):
+    mixed = [replace(p, prompt=p.teacher_prompt) if i % 2 else p for i, p in enumerate(tiny_pairs(40))]
+    data = load(pairs=mixed, anchors=[], anchor_fraction=0, validation_fraction=0.4, validation_size=100)
+    assert not any(pair.is_identity for pair in data.validation)
+    assert all(pair.is_identity for pair in data.validation_anchors)
+    assert min(len(data.validation), len(data.validation_anchors)) > 2
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_what_belongs_together_stays_together_in_all_files(load, order):
     """Of 30 facts two each are of a group, and 30 behaviors are worded twice each: a capital and a full stop more. A

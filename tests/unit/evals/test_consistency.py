@@ -2,10 +2,12 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from opct.data.pairs import ContrastivePair, user_prompt, write_pairs
+from opct.data.perturb.jailbreak import ARTIFACT
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.logs import read_samples
@@ -73,6 +75,20 @@ def test_pairs_that_were_trained_on_are_told(tmp_path):
     config, policy = config_of(tmp_path, PAIRS), FakePolicy(lambda prompt, seed: "yes")
     results = evaluate_suites(policy, config, out_dir=tmp_path / "run", trained_questions=trained)
     assert [warning.split(" pairs")[0] for warning in results["warnings"]] == ["2 of the 3"]
+
+
+def test_texts_that_are_kept_back_elsewhere_are_kept_back_here(tmp_path):
+    """Prompts of attackers, which their owner alone can read, and those of a set for evaluation alone."""
+    kept = [
+        replace(pair("a", "attack one?", "one?"), family=ARTIFACT),
+        pair("b", "hidden two?", "two?", is_evaluation_only=True),
+        pair("c", "shown three?", "three?"),
+    ]
+    out = tmp_path / "run"
+    evaluate_suites(FakePolicy(lambda prompt, seed: "yes"), config_of(tmp_path, kept), out_dir=out)
+    assert (out / "evals" / "consistency.eval").stat().st_mode & 0o077 == 0
+    page = report([out], tmp_path / "r.html").read_text(encoding="utf-8")
+    assert [text in page for text in ("attack one?", "hidden two?", "shown three?")] == [False, False, True]
 
 
 def test_a_file_of_pairs_is_needed():

@@ -294,6 +294,19 @@ def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_t
     assert (opened[0].reasoning, opened[0].chat_template_kwargs) == (Reasoning.of_tags(("[T]", "[/T]")), {"content": 1})
 
 
+def test_the_base_is_attacked_with_the_thinking_tags_of_the_attack_and_the_trust_of_the_experiment(
+    tiny_folder, monkeypatch, tmp_path
+):
+    calls = []
+    monkeypatch.setattr("opct.attack.run.run_attack", lambda *given, **_: calls.append(given))
+    config = TrainConfig(model={"name_or_path": str(tiny_folder), "dtype": "float32", "trust_remote_code": True})
+    settings = {"target": {"thinking_tags": ["[T]", "[/T]"]}}
+    module.ensure_attacked("base", tmp_path, config, "refine", settings, force=False, progress=NullProgress())
+    [(target, options)] = calls
+    assert target.renderer.reasoning == Reasoning.of_tags(("[T]", "[/T]"))
+    assert options["target"]["trust_remote_code"]
+
+
 def test_an_attack_that_has_ended_is_not_made_again(monkeypatch, tmp_path):
     """With a larger budget it is continued: its settings are others."""
     calls = []

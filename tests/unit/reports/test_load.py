@@ -71,6 +71,10 @@ def test_a_report_of_some_suites_has_those_and_what_is_graded_or_judged_of_them(
     assert of_suites(run, ["gsm8k"]).settings == {"suites": ["gsm8k"], "kept": {"gsm8k": {"seed": 1}}}
     with refused(EvaluationError, "benign"):
         of_suites(run, ["benign"])
+    attacked = replace(
+        run, rows=({**run.rows[0], "suite": "attack_x"},), samples=(replace(run.samples[0], task="attack_x"),)
+    )
+    assert of_suites(attacked, ["attack_x"]).rows == attacked.rows
     page = report([folder], tmp_path / "r.html", suites=["sycophancy_short"], warnings=["opct failed."])
     made = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
     assert made["warnings"][0] == "opct failed."

@@ -12,6 +12,8 @@ from opct.errors import EvaluationError
 from opct.evals.samples import GradedSample
 from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports.build import report
+from opct.reports.card import model_card_text
+from opct.reports.compare import compare
 from opct.reports.page import page_html
 from opct.reports.rollout_browser import UNPUBLISHED
 from tests.refusals import refused
@@ -224,6 +226,13 @@ def test_the_json_holds_the_numbers_of_the_page(page, comparison):
     n = comparison.n_intervals
     assert n > 1000
     assert content["comparisons"] == {"intervals": n, "expected_by_chance": pytest.approx(0.05 * n)}
+
+
+def test_the_card_of_a_model_that_no_run_trained_has_no_weights():
+    found = compare([run("base", [sample("q")])])
+    card = model_card_text(found, [], {"created": "now", "version": "0"})
+    assert "library_name" not in card
+    assert "## Use" not in card
 
 
 def test_the_card_has_front_matter_results_and_citation(page):

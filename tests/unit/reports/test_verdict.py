@@ -165,6 +165,15 @@ def test_families_that_may_have_been_trained_on_are_not_called_unseen(three, man
     assert name == "Sycophancy rate on held-out families"
 
 
+def test_the_base_with_a_system_prompt_is_known_to_be_untrained():
+    own = [sample("q")]
+    runs = [run("base", own, weights="b"), run("prompt-1", own, 1, weights="b")]
+    trained = run("opct", own, 2, manifest={"trained_families": ["majority"]}, weights="t")
+    assert compare([*runs, trained]).is_unseen(compare([*runs, trained]).deciding_row("sycophancy"))
+    found = compare([*runs, trained, run("adapter", own, 3, weights="a")])
+    assert not found.is_unseen(found.deciding_row("sycophancy"))
+
+
 def test_pressure_of_a_file_of_pairs_is_not_called_unseen():
     for task, words in (("t", "kinds of pressure it never saw"), ("sycophancy_pairs", "held-out families")):
         own = [replace(sample("q"), task=task)]

@@ -45,10 +45,9 @@ def requests_of(logs: Sequence[EvalLog], axis: str) -> list[JudgeRequest]:
     samples = [sample for log in logs for sample in log.samples or []]
     requests = [request_of(sample) for sample in samples if _is_of(axis, sample.metadata)]
     if not requests:
-        there = ", ".join(sorted({_axis(sample.metadata) for sample in samples})) or "none"
-        raise EvaluationError(
-            f"No sample of the axis {axis!r} to judge: the evaluation has {there}. Choose one with --axis."
-        )
+        there = sorted({_axis(sample.metadata) for sample in samples} & {*SUITES, INSPECT})
+        remedy = f"choose {' or '.join(there)} with --axis" if there else "no other axis of it is for a judge"
+        raise EvaluationError(f"The evaluation has no sample of the axis {axis!r} to judge: {remedy}.")
     return requests
 
 
@@ -64,6 +63,11 @@ def _is_of(axis: str, metadata: Mapping[str, Any]) -> bool:
 def check_judge(identity: JudgeIdentity, axis: str) -> None:
     """Raise EvaluationError, before any call, where a judge's label does not fit the metrics of the axis; the message
     lists the judges that fit."""
+    if axis not in (*SUITES, INSPECT):
+        raise EvaluationError(
+            f"No judge is for the axis {axis!r}, whose rates are made otherwise: --axis takes "
+            f"{', '.join((*SUITES, INSPECT))}."
+        )
     suite, wanted = SUITES.get(axis, ("", identity.label))
     if identity.label != wanted:
         raise EvaluationError(

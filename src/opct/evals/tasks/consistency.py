@@ -13,6 +13,7 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.builders.builtin import BUILTIN, load_pairs
+from opct.data.pairs import EVALUATION_ONLY
 from opct.data.questions import first_items
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
@@ -49,7 +50,10 @@ def consistency_task(config: EvalConfig) -> Task:
         )
         items[clean.id] = clean
         if not pair.is_identity:
-            changed = replace(clean, prompt=pair.prompt, family=pair.family, family_split="all", part=pair.id)
+            mark = {EVALUATION_ONLY: True} if pair.meta.get(EVALUATION_ONLY) else {}  # reports then show no text of it
+            changed = replace(
+                clean, prompt=pair.prompt, family=pair.family, family_split="all", part=pair.id, grading=mark
+            )
             items[changed.id] = changed
     return make_task(
         CONSISTENCY,

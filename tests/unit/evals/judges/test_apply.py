@@ -8,7 +8,7 @@ import pytest
 
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.judges.apply import judge_run, read_logs, requests_of
+from opct.evals.judges.apply import check_judge, judge_run, read_logs, requests_of
 from opct.evals.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult, unscored
 from opct.evals.logs import read_log, read_samples
 from opct.evals.run import evaluate_suites
@@ -118,6 +118,13 @@ def test_unscored_replies_are_in_no_rate_and_counted_by_reason(tmp_path):
     assert (rate["value"], rate["n"], rate["unscored_reasons"]) == (1.0, 1, reasons)
     assert (area["value"], area["n"]) == (pytest.approx(1 / len(hazards)), 1)
     assert (over["value"], over["unscored_reasons"]) == (None, {"empty_reply": len(ids) - len(hazards)})
+
+
+def test_an_axis_that_no_judge_is_for_is_refused_before_any_call():
+    for axis in ("sycophancy", "context_use", "consistency", "attack"):
+        with refused(EvaluationError, axis):
+            check_judge(JUDGE, axis)
+    check_judge(JUDGE, "jailbreak")
 
 
 def test_another_evaluation_while_the_judge_was_asked_is_refused(run):
