@@ -115,7 +115,8 @@ def _setting_meant(command: str | None, name: str) -> str:
     from opct.evals.attackers.config import AttackConfig
     from opct.evals.config import EvalConfig
 
-    configs: dict[str | None, type[BaseModel]] = {"eval": EvalConfig, "attack": AttackConfig, "chat": ModelConfig}
+    configs: dict[str | None, type[BaseModel]] = {"eval": EvalConfig, "attack": AttackConfig}
+    configs |= dict.fromkeys(("chat", "check"), ModelConfig)
     known = setting_names(configs.get(command, TrainConfig))
     meant = [full for full in known if full.rpartition(".")[2] == name or full.startswith(f"{name}.")]
     return meant[0] if meant else name

@@ -44,9 +44,10 @@ def runs(
     for name, entry in zip(names, entries, strict=True):
         if entry.evaluation or entry.state not in COLOURS:
             echo(_flat(f"{name}: {entry.evaluation or entry.state}"))
-        asked = ((entry.headline or {}).get("settings") or {}).get("questions")
-        if asked:  # rates of other questions do not compare with those of the embedded ones
-            echo(_flat(f"{name}: questions {asked}"))
+        asked = (entry.headline or {}).get("settings") or {}
+        for what in ("questions", "pairs"):  # rates of other ones do not compare with those of the embedded ones
+            if asked.get(what):
+                echo(_flat(f"{name}: {what} {asked[what]}"))
         if entry.resume:
             echo(_flat(f"to resume {name}: {entry.resume}"))
 

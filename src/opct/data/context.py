@@ -16,6 +16,8 @@ from opct.data.questions import SPLITS, Question, Split, of_split
 
 CONTEXT = "context_use"
 """Name of the suite, and axis of its samples."""
+CONTEXT_IDS = "context/"
+"""What the ids of its questions begin with."""
 FILLS = 6
 """Questions of each scenario, with other facts in each."""
 ROW_FORMATS = ("{label}: {value}", "{label} | {value}", "{label}, {value}", "- {label} = {value}")
@@ -26,7 +28,9 @@ def _context() -> tuple[Question, ...]:
     text = resources.files("opct.data").joinpath("builtin", "context.json").read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
     return tuple(
-        _question(f"context/{split}/{number}/{fill}", split, document["pools"], document["names"][split], *scenario)
+        _question(
+            f"{CONTEXT_IDS}{split}/{number}/{fill}", split, document["pools"], document["names"][split], *scenario
+        )
         for split in SPLITS
         for fill in range(FILLS)  # outermost, so that the first questions are of all scenarios
         for number, scenario in enumerate(document[split], start=1)

@@ -21,7 +21,7 @@ from inspect_ai.model import Model
 from inspect_ai.scorer import Score
 from pydantic_core import to_jsonable_python
 
-from opct.data.context import CONTEXT
+from opct.data.context import CONTEXT, CONTEXT_IDS, scenario_of
 from opct.data.duplicates import TrainedTexts, contamination_warnings
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
@@ -486,11 +486,13 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
         for log in logs
         for sample in graded_samples(log)
     ]
+    trained = about.get("trained_questions", ())
     return contamination_warnings(
         rows,
         files=list(dict.fromkeys(files)),
         families=about.get("trained_families", ()),
-        questions=about.get("trained_questions", ()),
+        # context_use counts scenarios, whose questions share their words
+        questions=[*trained, *(scenario_of(name) for name in trained if name.startswith(CONTEXT_IDS))],
         texts=about.get("trained_texts", TrainedTexts()),
     )
 

@@ -21,7 +21,7 @@ import torch
 
 from opct.config.loader import load_config
 from opct.config.packaged import PACKAGED
-from opct.config.schema import DEFAULT_MODEL, ModelConfig, OptimConfig, TrainConfig
+from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, ModelConfig, OptimConfig, TrainConfig
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments.config import BASE, with_dtype
@@ -183,7 +183,7 @@ class _Parts:
 
 def _worth_two_processes(model: ModelConfig) -> bool:
     on_cpu = choose_device(model.device).type == "cpu" and torch.get_num_threads() > 1
-    return on_cpu and model.name_or_path == DEFAULT_MODEL
+    return on_cpu and model.name_or_path in (DEFAULT_MODEL, Q4_MODEL)
 
 
 def second() -> None:
@@ -217,7 +217,7 @@ def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> 
     all_overrides = [*overrides, f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
     packaged = PACKAGED["quickstart"]
     config = load_config(packaged, all_overrides)
-    if config.model.name_or_path == DEFAULT_MODEL:
+    if config.model.name_or_path in (DEFAULT_MODEL, Q4_MODEL):
         return config
     rate = OptimConfig().learning_rate
     # before the user's overrides, which win

@@ -295,7 +295,9 @@ def other_questions(runs: Sequence[EvaluatedRun], suite: str) -> str | None:
         settings = suite_settings(run, suite) or {}
         noun = axis_info(run.suites[suite][0].axis).cluster if run.suites[suite] else "question"
         n = pluralize(len({sample.cluster for sample in run.suites[suite]}), noun)
-        variants.setdefault(f"{n} of {settings.get('questions') or settings.get('data') or suite}", []).append(run.name)
+        variants.setdefault(
+            f"{n} of {settings.get('questions') or settings.get('data') or settings.get('pairs') or suite}", []
+        ).append(run.name)
     if len(variants) == 1:
         return f"asked other questions (each {next(iter(variants))}, with other contents or settings)"
     return f"asked other questions ({'; '.join(f'{joined(names)}: {what}' for what, names in variants.items())})"

@@ -215,6 +215,14 @@ def test_benign_requests_and_their_checks(tmp_path):
     assert all(sizes["accuracy_identity", f"family:{name}"] == count for name, count in checked.items())
 
 
+def test_facts_of_a_trained_scenario_are_warned_of(tmp_path):
+    """Its six questions differ in their facts alone."""
+    asked = {"suites": ["context_use"], "n_context": 2, "split": "train"}
+    known = {"about": {"trained_questions": ["context/train/1/5"]}}
+    warned = evaluated(tmp_path, FakePolicy(reply), **known, **asked)["warnings"]
+    assert any(text.startswith("1 of the 2 questions") for text in warned)
+
+
 def test_the_kl_of_a_base_to_itself_is_not_computed(tmp_path):
     """0 where the prompts are equal; under pressure, against its clean prompt, it is: 0.5 a token."""
     short(tmp_path, FakePolicy(reply, has_base=False), n_questions=3, browser_questions=1, kl_samples=4)
