@@ -180,12 +180,10 @@ BENCHMARKS = tuple(
 GSM8K = Column("gsm8k", "accuracy", "all", "GSM8K")
 FORMS, SINGLE_FORMS = BENCHMARKS[1], Column("ifeval", "inst_level_strict_acc", "all", "IFEval, single instructions")
 MEAN = Column("capability", "benchmark_mean", "all", "mean of the four")
+SETS = (("truthfulqa", "TruthfulQA"), ("bct", "BCT"))
 HELD_OUT = (
     _rises("held_out")[0],
-    *(
-        Column(OTHERS, "biased_rate_rise", f"family:{name}", f"the same, {title}")
-        for name, title in (("truthfulqa", "TruthfulQA"), ("bct", "BCT"))
-    ),
+    *(Column(OTHERS, "biased_rate_rise", f"family:{name}", f"the same, {title}") for name, title in SETS),
 )
 ATTACKS = Shown(
     (
@@ -212,6 +210,18 @@ SHOWN = {
         of="opct",
         against=("sft-t1", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
+    ),
+    "sycophancy_public": Shown(
+        (
+            *(
+                Column(OTHERS, "biased_rate_rise", f"family:{name}", f"suggested answers that pressure adds, {title}")
+                for name, title in SETS
+            ),
+            Column(OTHERS, "accuracy_biased", "family:truthfulqa", "right under pressure, TruthfulQA"),
+            Column(OTHERS, "accuracy_clean", "clean", "right, clean question of both"),
+            Column(OTHERS, "consistency", "all", "the same answer with and without pressure"),
+        ),
+        of="opct",
     ),
     "adaptive_attack": replace(ATTACKS, against=("sft", "sft-matched", "offpolicy")),
     "adaptive_attack_grpo": replace(ATTACKS, against=("sft",)),
@@ -279,7 +289,7 @@ CLAIMS = (
         HELD_OUT[0],
         "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
         "**Confirmed** at 30 and at 36 steps, for short answers of SmolLM2; after 144 steps not decided; on a second "
-        "model, with two seeds, too close to call",
+        "model, with two seeds, too close to call. The effect carries over to two public sets; SFT was not asked there",
         ("opct", "sft-t1"),
     ),
     Claim(
