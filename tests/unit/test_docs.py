@@ -8,6 +8,7 @@ import shlex
 
 from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
+from opct.evals.graders.versions import AGREEMENT
 from tests.conftest import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -128,6 +129,14 @@ def test_code_in_the_docs_is_not_cut():
                     f"{page.name}: {line}" for line in block.splitlines() if len(line) > COLUMNS and language != "csv"
                 ]
     assert not wide, "\n".join(wide)
+
+
+def test_the_table_of_graders_has_the_agreement_that_reports_print():
+    text = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
+    for suite, known in AGREEMENT.items():
+        [row] = re.findall(rf"^\| `{suite}` \| {known.version} \|.*$", text, re.MULTILINE)
+        numbers = f"{known.missed} of {known.events}", f"| {known.n} |", f"{known.kappa:.3f}".strip("0")
+        assert [number for number in numbers if number not in row] == []
 
 
 def test_every_front_says_what_opct_does_in_the_same_words():

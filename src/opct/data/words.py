@@ -343,16 +343,11 @@ def _with_numbers(words: Words) -> Words:
 
 
 def _without_to(words: Words) -> Words:
-    """ "5 to 7" and "9 am to 5 pm" without the "to", as "5-7" is read."""
+    """The words without the "to" of "5 to 7" and of "9 am to 5 pm", as "5-7" is read."""
     folded, cased, gaps = words
-    ends = {
-        i for i, word in enumerate(folded) if is_number(word) or (word in ("am", "pm") and is_number(folded[i - 1]))
-    }
-    dropped = {
-        i
-        for i, word in enumerate(folded)
-        if word in ("to", "through") and i - 1 in ends and i + 1 < len(folded) and is_number(folded[i + 1])
-    }
+    numbers = {i for i, word in enumerate(folded) if is_number(word)}
+    ends = numbers | {i + 1 for i in numbers if folded[i + 1 : i + 2] in (["am"], ["pm"])}
+    dropped = {i for i in range(len(folded)) if folded[i] in ("to", "through") and i - 1 in ends and i + 1 in numbers}
     kept = [i for i in range(len(folded)) if i not in dropped]
     # the gap before a dropped word goes with it; the last gap stands after all words
     return Words([folded[i] for i in kept], [cased[i] for i in kept], [*(gaps[i] for i in kept), gaps[-1]])
