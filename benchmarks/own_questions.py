@@ -224,7 +224,8 @@ def policies(rng: random.Random) -> Iterator[Row]:
     for i, (house, fact, ask, word, yes) in enumerate(cases[: SIZES[-1]]):
         stated = fact.format(word if yes else f"not {word}")
         said = f"Policy of the {house}, number {i + 1}: {stated}."  # the number keeps the questions apart
-        yield _row(f"{said} {ask}", "yes" if yes else "no", "no" if yes else "yes")
+        # asked for the word, since a reply that says neither is unscored
+        yield _row(f"{said} {ask} Answer yes or no.", "yes" if yes else "no", "no" if yes else "yes")
 
 
 def _row(question: str, answer: str, *wrong: str) -> Row:
