@@ -169,6 +169,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             key=charts.key,
             graders=lambda sections: judged_note([row for section in sections for row in section.rows]),
             browser_caption=_browser_caption(browser, arms),
+            browser_shown=browser.shown,
             kl_scale=_kl_scale(),
             browser_data=browser.data
             | {"main": arms.index(verdict.main_arm(comparison)), "headline": _headline(comparison)},
@@ -268,9 +269,10 @@ def chance_note(comparison: Comparison) -> str:
 
 def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     pooled = [f"{arm.name} is its run {arm.runs[0].name}" for arm in arms if len(arm.runs) > 1]
-    if browser.shown == browser.paired:
+    parts: list[str] = []
+    if browser.shown == browser.paired > 0:
         parts = [f"All {browser.paired:,} prompts that every run answered."]
-    else:
+    elif browser.paired:
         parts = [
             f"{browser.shown:,} of the {browser.paired:,} prompts that every run answered; the others are left out to "
             "keep this page small.",
@@ -284,7 +286,7 @@ def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
             f"{pluralize(browser.withheld, 'prompt')} not shown: their authors ask not to publish them or not to train "
             "on them (GPQA, SAGE-Eval), or they come from attackers. The logs in evals/ of each run have them."
         )
-    if pooled:
+    if pooled and browser.shown:
         parts.append(f"Of pooled runs, one is shown: {'; '.join(pooled)}.")
     return " ".join(parts)
 

@@ -228,6 +228,15 @@ def test_the_json_holds_the_numbers_of_the_page(page, comparison):
     assert content["comparisons"] == {"intervals": n, "expected_by_chance": pytest.approx(0.05 * n)}
 
 
+def test_where_no_example_may_be_shown_there_is_nothing_to_filter():
+    for kept_back, hidden in ((True, True), (False, False)):
+        own = [replace(sample("q"), grading={"is_evaluation_only": kept_back})]
+        found = compare([run("base", own), run("opct", own, 1)])
+        page = page_html(found, [], {"created": "now", "version": "0"}, json_name="a")
+        assert ('<div hidden>\n<div class="live">' in page) is hidden
+        assert ("All 1 prompts" in page) is not hidden
+
+
 def test_the_card_of_a_model_that_no_run_trained_has_no_weights():
     found = compare([run("base", [sample("q")])])
     card = model_card_text(found, [], {"created": "now", "version": "0"})
