@@ -169,7 +169,6 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             key=charts.key,
             graders=lambda sections: judged_note([row for section in sections for row in section.rows]),
             browser_caption=_browser_caption(browser, arms),
-            browser_shown=browser.shown,
             kl_scale=_kl_scale(),
             browser_data=browser.data
             | {"main": arms.index(verdict.main_arm(comparison)), "headline": _headline(comparison)},

@@ -58,8 +58,8 @@ HASHES = {
     "chosen": {
         "pairs": "5077156eb1456b8e",
         "anchors": "20dbab09bccdf40f",
-        "validation": "9415df8522d05be6",
-        "validation_anchors": "c2e8c59eb97b5288",
+        "validation": "1b76831a5b9faf01",
+        "validation_anchors": "441a1118d67ac660",
     },
     "order": "990462e815239887",
 }
