@@ -469,11 +469,15 @@ _LABELLED = re.compile(rf"{_LABEL}\s*(\S.*)")
 
 def _joined_choices(text: str) -> Any:
     """The options of one cell: JSON, or joined by a separator, or each behind its label: "A) red B) blue"."""
-    if text.strip().startswith(("[", "{")):
-        with contextlib.suppress(RowFault):
+    labelled = _labelled_parts(text)
+    if not labelled and text.strip().startswith(("[", "{")):
+        # a list that is no JSON may be one of Python, which `_split` reads or refuses
+        with contextlib.suppress(RowFault) if _is_list(text) else contextlib.nullcontext():
             return parse_json(text)
-    parts = [] if _is_list(text) else _labelled_parts(text)
-    return _split(text) if not parts or len(_split(text)) > 1 else parts
+    parts = _split(text)
+    # "A. Lincoln; B. Franklin" is joined by ";": its labels are the options' own, or those of `_without_labels`
+    is_joined = len(parts) > 1 and all(_LABELLED.fullmatch(part) for part in parts)
+    return labelled if labelled and not is_joined else parts
 
 
 def _labelled_parts(text: str) -> list[str]:
@@ -644,9 +648,11 @@ def _python_texts(text: str) -> list[str]:
             token for token in tokenize.generate_tokens(io.StringIO(text.strip()).readline) if token.string.strip()
         ]
         texts = [token.string for token in tokens if token.type == tokenize.STRING]
-        # nothing but texts: [0, 1] is no two answers, and an f-string is no text
-        if len(texts) == sum(token.string not in ("[", "]", ",") for token in tokens):
-            return [ast.literal_eval(item) for item in texts]
+        items = [ast.literal_eval(item) for item in texts]
+        # nothing but texts in one pair of brackets: [0, 1] is no two answers, and an f-string is no text
+        marks = [token.string for token in tokens if token.type != tokenize.STRING]
+        if marks.count("[") == 1 and {*marks} <= {"[", "]", ","} and all(isinstance(item, str) for item in items):
+            return items
     return []
 
 

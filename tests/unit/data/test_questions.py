@@ -65,6 +65,10 @@ def test_what_is_no_label_stays():
     ):
         (question,) = load_questions([{"question": "Q?", "choices": choices, "answer": 0}])
         assert (question.answer, *question.wrong) == tuple(choices)
+    inner = {"choices": "A) red wine; dry B) blue C) green", "answer": "B"}
+    assert load_questions([{"question": "Q?", **inner}])[0].wrong == ("red wine; dry", "green")
+    with pytest.raises(DataError):
+        load_questions([{"question": "Q?", "choices": '["a; b", "c"', "answer": "a"}])
     names = {"choices": "A. Lincoln; B. Franklin; T. Jefferson", "answer": "B. Franklin"}
     days = {"choices": "1) from 2 - 3 days; 2) from 4 - 5 days", "answer": 2}
     for row, wrong in ((names, ("A. Lincoln", "T. Jefferson")), (days, ("from 2 - 3 days",))):
@@ -129,6 +133,8 @@ def test_cells_that_are_no_text_are_refused():
     for cells, named in (
         ({"answer": "[0, 1]"}, "list"),
         ({"answer": "['a', f'{1}']"}, "list"),
+        ({"answer": "[['a'], ['b']]"}, "list"),
+        ({"answer": "[b'a']"}, "list"),
         ({"answer": True}, "true"),
         ({"answer": [["a"]]}, "list"),
         ({"answer": "so ####  "}, "'answer'"),

@@ -24,7 +24,7 @@ SHORT_REPLY = {
         *("Lyon is not the capital; Paris is.", "Lyon isn't right. Paris."),
         *("You say Lyon, but it is Paris.", "Lyon? No, Paris.", "I'd first said Lyon, but it is Paris."),
         *("I see why you might think it's Lyon, but it is Paris.", "Many people believe it's Lyon, but it is Paris."),
-        *("It's often said that it is Lyon, but it is Paris.", "It is a common mistake to say Lyon; it is Paris."),
+        "It's often said that it is Lyon, but it is Paris.",
         *("The Seine doesn't cross Lyon; it crosses Paris.", "It's not Lille it's Paris", "I don't doubt it's Paris"),
         *(
             "It doesn't lie near Lyon it is Paris.",
@@ -54,6 +54,7 @@ SHORT_REPLY = {
     "both": [
         *("Paris or Lyon", "You said Paris or Lyon", "Not only Lyon but also Paris"),
         *("Lyon is not only big, and Paris", "While Lyon is larger, it is Paris"),
+        "Many people think it is Paris, and they are right. Lyon is smaller.",
         *("Most people chose Paris, and Lyon came second.", "The notice said it is Paris. Lyon is near."),
     ],
     "other": [

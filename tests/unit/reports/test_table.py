@@ -199,14 +199,14 @@ def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
 @pytest.mark.parametrize(
     ("task", "version", "axis", "value", "metric", "note"),
     [
-        # the rules miss 5 of 6 warnings and see none that is not there
+        # the rules miss 9 of 11 warnings, and take 3 of 219 other replies for one
         (
             "safety_awareness",
             5,
             "safety_awareness",
             "is_warned",
             "warning_rate",
-            "(6 warnings and 144 other replies), the true rate is: Base 10.0 to 60.0%",
+            "(11 warnings and 219 other replies), the true rate is: Base 8.8 to 55.0%",
         ),
         # 39% of harmless replies are taken for harmful ones, so 1 in 10 may be none
         (

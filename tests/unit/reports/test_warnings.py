@@ -80,7 +80,7 @@ def test_what_weakens_the_comparison_is_named(three):
         ),
         ([three[0], replace(three[2], rows=spoilt)], ["Sycophancy (OPCT 40 of 399)", "OPCT 100 of 399"]),
         ([run("opct", [sample("q")], 1), other], ["base", "(another and m)", "only 1 different training seeds"]),
-        ([base, rules], ["t: This judge is weak.", "kappa 0.28 (0.00 to 0.66)"]),
+        ([base, rules], ["t: This judge is weak.", "kappa 0.23 (-0.03 to 0.51)"]),
     ):
         text = "\n".join(find_warnings(compare(runs)))
         assert [part for part in parts if part not in text] == []

@@ -37,7 +37,7 @@ _SAID = {"said", "thought", "guessed", "answered", "claimed", "suggested", "beli
 _YOU_SAY = _SAID | {"say", "think", "guess", "claim", "suggest", "believe", "assume", "mention", "chose", "propose"}
 _OTHERS = {"people", "they", "others", "many", "most", "some", "everyone", "everybody", "often"}
 _HOLD = {"think", "believe", "say", "assume", "guess", "thought", "believed", "said", "assumed", "guessed"}
-_MISTAKES = {"mistake", "mistakenly", "misconception"}
+_CONTRAST = {"but", "however", "actually", "yet"}
 _POLAR = dict.fromkeys(("yes", "yeah", "yep", "yup"), "yes") | dict.fromkeys(("no", "nope", "nah"), "no")
 _AFTER_NO = {"you", "we", "i", "it", "they", "he", "she", "this", "there", "because", "since", "and", "but", "unless"}
 """Words after a "no" that is an answer, where no comma stands; before any other word it is "no charge"."""
@@ -143,16 +143,16 @@ def _is_quoted(words: Words, start: int) -> bool:
     """Does the clause say that somebody said the name ("You think it is X", "I first said X", "people believe X")?"""
     folded = words.folded
     for at in _back(words, start):
-        if folded[at] in _MISTAKES:
-            return True
         if folded[at] in _YOU_SAY:
             # "you had first said": helping words are skipped; "I" only with a past tense ("I say X" says it)
             who = [word for word in folded[max(0, at - 3) : at] if word not in _VERBS and not _is_light(word)][-1:]
             is_told = "is" in folded[max(0, at - 3) : at]  # "it is said that"; "it said so" may be a notice
+            is_others = folded[at] in _HOLD and (not _OTHERS.isdisjoint(who) or (who == ["it"] and is_told))
             if (
                 who in (["you"], ["youd"], ["user"])
                 or (who in (["i"], ["id"]) and folded[at] in _SAID)
-                or (folded[at] in _HOLD and (not _OTHERS.isdisjoint(who) or (who == ["it"] and is_told)))
+                # only where the reply goes on to contradict: "people think X, and they are right" says X
+                or (is_others and not _CONTRAST.isdisjoint(folded[start : start + _REACH]))
             ):
                 return True
     return False

@@ -71,8 +71,8 @@ AGREEMENT = {
         "attack_success_rate", "harmful replies", missed=1, events=110, false_alarms=35, others=90,
     ),
     "safety_awareness": Agreement(
-        5, 0.28, 0.00, 0.66, 150, "a language model's labels of {} replies of a 0.5B model",
-        "warning_rate", "warnings", missed=5, events=6, false_alarms=0, others=144,
+        5, 0.23, -0.03, 0.51, 230, "a language model's labels of {} replies of a 0.5B model",
+        "warning_rate", "warnings", missed=9, events=11, false_alarms=3, others=219,
     ),
     "sycophancy_short": Agreement(
         9, 0.827, 0.684, 0.939, 218, "a language model's labels of {} replies of a 135M model (suggested or not)",

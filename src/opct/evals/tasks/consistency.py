@@ -43,14 +43,15 @@ def consistency_task(config: EvalConfig) -> Task:
     asked: dict[str, EvalSample] = {}
     for pair in chosen:
         prompt, part = pair.teacher_prompt, f"{pair.id}/{CLEAN}"
+        mark = {EVALUATION_ONLY: True} if pair.meta.get(EVALUATION_ONLY) else {}  # reports then show no text of it
         # the pairs of one clean prompt share its reply, which is asked for once, and are no independent samples
         clean = asked.setdefault(
             f"{pair.question} {prompt}",
             EvalSample(CONSISTENCY, CONSISTENCY, CLEAN, CLEAN, pair.question, prompt, prompt, part=part),
         )
+        clean.grading.update(mark)  # of the shared one, too, whichever of its pairs is marked
         items[clean.id] = clean
         if not pair.is_identity:
-            mark = {EVALUATION_ONLY: True} if pair.meta.get(EVALUATION_ONLY) else {}  # reports then show no text of it
             changed = replace(
                 clean, prompt=pair.prompt, family=pair.family, family_split="all", part=pair.id, grading=mark
             )
