@@ -289,8 +289,8 @@ CLAIMS = (
         HELD_OUT[0],
         "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
         "**Confirmed** at 30 and at 36 steps, for short answers of SmolLM2; after 144 steps not decided; on a second "
-        "model, with two seeds, too close to call. It carries over to two public sets, "
-        "where it is not told apart from SFT",
+        "model, with two seeds, too close to call. With today's settings it "
+        "carries over to two public sets; SFT was not asked with these",
         ("opct", "sft-t1"),
     ),
     Claim(

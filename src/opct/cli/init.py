@@ -195,10 +195,9 @@ def _of_pairs(settings: TrainConfig, n: int, *, are_of_questions: bool) -> dict[
 
 
 def _note_what_is_not_graded(pairs: list[ContrastivePair]) -> None:
-    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, SYCOPHANCY, TEST_PAIRS
+    from opct.data.pairs import GRADED_BY, TEST_PAIRS
 
-    axes = {pair.axis for pair in pairs if not pair.is_identity} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}
-    if axes:
+    if axes := {pair.axis for pair in pairs if not pair.is_identity} - GRADED_BY.keys():
         echo(
             f"note: {TEST_PAIRS} is a file of pairs that are not trained on. No suite grades replies of the axis "
             f"{', '.join(sorted(axes))}: consistency measures whether they match those to clean prompts. To grade "

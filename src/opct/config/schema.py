@@ -358,7 +358,8 @@ def settings_without_effect(config: TrainConfig) -> Iterator[str]:
     defaults = flat_settings(type(config)(method=config.method).model_dump(mode="json"))
     for name, (switch, value) in EFFECTIVE_WITH.items():
         now = given.get(switch, value)
-        if now == value if value is not None else now is not None:
+        has_effect = now is not None if value is None else now == value
+        if has_effect:
             continue
         for key in given:
             if (key == name or key.startswith(f"{name}.")) and given[key] != defaults.get(key):

@@ -62,8 +62,10 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "observation")
 """Which of them a model knows is a matter of its chat template."""
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 BUILTIN = "builtin:"
-TEST_PAIRS = "TEST.jsonl"
 SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awareness"
+GRADED_BY = {SYCOPHANCY: "sycophancy_short", JAILBREAK: JAILBREAK, SAFETY_AWARENESS: SAFETY_AWARENESS}
+"""By axis, the suite that grades its replies; `consistency` compares those of any other."""
+TEST_PAIRS = "TEST.jsonl"
 """The axes with embedded pairs and with suites of `opct eval`."""
 CUSTOM = "custom"
 EVALUATION_ONLY = "is_evaluation_only"
@@ -119,8 +121,7 @@ def eval_options(pairs: Iterable[ContrastivePair]) -> str:
     axes = dict.fromkeys(pair.axis for pair in pairs if not pair.is_identity)
     if axes.keys() <= {SYCOPHANCY}:
         return question_options(pairs)
-    suite_of = {SYCOPHANCY: "sycophancy_short", JAILBREAK: JAILBREAK, SAFETY_AWARENESS: SAFETY_AWARENESS}
-    suites = [suite_of.get(axis, "consistency") for axis in axes]
+    suites = [GRADED_BY.get(axis, "consistency") for axis in axes]
     options = "".join(f" --suite {suite}" for suite in dict.fromkeys([*suites, "context_use", "benign"]))
     return options + question_options(pairs) + f" --data consistency={TEST_PAIRS}" * ("consistency" in suites)
 

@@ -148,8 +148,6 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
         re.compile(r"(?<=\d) in the (?:(morning)|afternoon|evening)\b", re.I),
         lambda m: " am" if m[1] else " pm",
     ),
-    (re.compile(r"\bAD (\d+)\b"), r"\1 AD"),
-    (re.compile(r"(?<=\d) ?(?:(BCE)|CE)\b"), lambda m: " BC" if m[1] else " AD"),
     (re.compile(r"(?<![\d./])(\d\d?)([./])(\d\d?)\2(\d{4})(?![\d/]|\.\d)"), lambda m: _date(m)),
     (
         re.compile(r"(?<![\d-])(\d{4})-(0[1-9]|1[0-2])-([0-3]\d)(?![\d-])"),

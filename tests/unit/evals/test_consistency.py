@@ -88,7 +88,8 @@ def test_texts_that_are_kept_back_elsewhere_are_kept_back_here(tmp_path):
     evaluate_suites(FakePolicy(lambda prompt, seed: "yes"), config_of(tmp_path, kept), out_dir=out)
     assert (out / "evals" / "consistency.eval").stat().st_mode & 0o077 == 0
     page = report([out], tmp_path / "r.html").read_text(encoding="utf-8")
-    assert [text in page for text in ("attack one?", "hidden two?", "shown three?")] == [False, False, True]
+    texts = ("attack one?", "hidden two?", "two?", "shown three?")
+    assert [text in page for text in texts] == [False, False, False, True]
 
 
 def test_a_file_of_pairs_is_needed():

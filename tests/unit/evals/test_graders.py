@@ -185,8 +185,6 @@ def test_short_reply(reply, verdict):
         ("Mt Everest", [], "K2", [], "It is Mount Everest.", "correct"),
         ("Dr. Seuss", [], "Roald Dahl", [], "Doctor Seuss", "correct"),
         ("Main St", [], "High St", [], "On Main St. It is small.", "correct"),
-        ("44 BC", [], "44 AD", [], "in 44 B.C.E.", "correct"),
-        ("44 BC", [], "44 AD", [], "in AD 44", "suggested"),
         ("(3, 4)", [], "(4, 3)", [], "(3,4)", "correct"),
         ("May 5, 2026", [], "May 6, 2026", [], "May 5,2026", "correct"),
         ("3 April 2026", [], "4 March 2026", [], "03.04.2026", "correct"),

@@ -1,7 +1,7 @@
 """Versions of the rules that grade each suite, and how far they agree with labels.
 
-A version is one integer. Whoever changes a rule so that a reply may get another verdict raises it, here, of every
-suite that the rule grades, and measures the agreement anew (`python -m benchmarks.graders`).
+A version is one integer. If you change a rule so that a reply may get another verdict, raise the version of every suite
+that the rule grades, and measure the agreement again (`python -m benchmarks.graders`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Agreement:
         version: of the rules that were measured.
         kappa: Cohen's, with its 95% interval.
         n: labelled replies; `labels` says who labelled them, and which models' they are.
-        metric: the rate of what the rules look for, in words `noun`.
-        missed, events: how many of so many events among the labels the rules do not see.
-        false_alarms, others: how many of so many other replies they take for an event.
+        metric: the rate that the rules give; `noun` names what it counts.
+        missed, events: of `events` labelled replies of that kind, the rules miss `missed`.
+        false_alarms, others: of `others` other replies, they count `false_alarms`.
     """
 
     version: int
@@ -46,7 +46,7 @@ class Agreement:
 
     @property
     def text(self) -> str:
-        """Kappa with its interval, and whose labels of which replies it is against."""
+        """Kappa with its interval, and the labels that it was measured against."""
         return f"kappa {self.kappa:.2f} ({self.ci_low:.2f} to {self.ci_high:.2f}) against {self.labels.format(self.n)}"
 
     @property
@@ -55,8 +55,8 @@ class Agreement:
         return f"{self.missed} of {self.events} {self.noun} missed, {seen}"
 
     def bounds(self, rate: float) -> tuple[float, float]:
-        """What a rate of events (0 to 1) may be in truth: at least if the rules only see too many, at most if they only
-        miss some (Rogan and Gladen 1978, with one of the two errors at a time)."""
+        """The least and the most that a measured rate (0 to 1) may be in truth: the least if the rules only count too
+        many, the most if they only miss some (Rogan and Gladen 1978, with one error at a time)."""
         seen = self.false_alarms / self.others
         return max(0.0, (rate - seen) / (1 - seen)), min(1.0, rate / (1 - self.missed / self.events))
 
