@@ -39,14 +39,6 @@ def _kl(log_p: Logits, log_q: Logits) -> PerToken:
     return (log_p.exp() * _log_ratio(log_p, log_q)).sum(-1)
 
 
-def _kl_to_given(log_p: Logits, log_q: Logits) -> PerToken:
-    """`_kl` with gradient to p alone: sum dp (log p - log q), for the rest, sum dp, is zero.
-
-    Left to autograd the rest is rounding, and equal distributions would have a gradient that is not exactly zero.
-    """
-    return (log_p.exp() * _log_ratio(log_p, log_q).detach()).sum(-1)
-
-
 def _log_ratio(log_p: Logits, log_q: Logits) -> Logits:
     """log p - log q, and 0 where p = 0."""
     # -inf - -inf is NaN, and 0 * inf in the sum would be NaN, too
@@ -55,41 +47,12 @@ def _log_ratio(log_p: Logits, log_q: Logits) -> Logits:
 
 def reverse_kl(policy_logits: Logits, teacher_logits: Logits) -> PerToken:
     """KL(policy || teacher) in nats; [..., vocabulary] twice -> [...]."""
-    return _kl_to_given(_log_softmax(policy_logits), _log_softmax(teacher_logits))
-
-
-def forward_kl(policy_logits: Logits, teacher_logits: Logits) -> PerToken:
-    """KL(teacher || policy) in nats; [..., vocabulary] twice -> [...]."""
-    return _kl(_log_softmax(teacher_logits), _log_softmax(policy_logits))
-
-
-def jensen_shannon(policy_logits: Logits, teacher_logits: Logits, weight: float) -> PerToken:
-    """w KL(p || m) + (1 - w) KL(q || m) with m = w p + (1 - w) q, in nats; [..., vocabulary] twice -> [...].
-
-    Args:
-        weight: w, the policy's share of the mixture, in (0, 1).
-    """
-    log_p, log_q = _log_softmax(policy_logits), _log_softmax(teacher_logits)
-    log_m = _log_mixture(log_p, log_q, weight)
-    return weight * _kl(log_p, log_m) + (1 - weight) * _kl(log_q, log_m)
+    return _kl(_log_softmax(policy_logits), _log_softmax(teacher_logits))
 
 
 def _log_mixture(log_p: Logits, log_q: Logits, weight: float) -> Logits:
     # log1p: log(1 - w) loses digits for a small w
     return torch.logaddexp(log_p + math.log(weight), log_q + math.log1p(-weight))
-
-
-def topk_reverse_kl(policy_logits: Logits, teacher_logits: Logits, k: int) -> PerToken:
-    """Reverse KL on the policy's k likeliest tokens plus one bucket for all others; [..., vocabulary] twice -> [...].
-
-    A lower bound of the exact KL (merging outcomes never raises a KL), equal to it when k is the vocabulary's size or
-    more. Which tokens are the top k is treated as given.
-    """
-    log_p, log_q = _log_softmax(policy_logits), _log_softmax(teacher_logits)
-    if k >= log_p.shape[-1]:
-        return _kl_to_given(log_p, log_q)
-    top = log_p.detach().topk(k, dim=-1).indices
-    return _kl_to_given(_buckets(log_p, top), _buckets(log_q, top))
 
 
 def _buckets(log_p: Logits, top: Int[Tensor, "*tokens k"]) -> Float[Tensor, "*tokens buckets"]:
@@ -99,9 +62,10 @@ def _buckets(log_p: Logits, top: Int[Tensor, "*tokens k"]) -> Float[Tensor, "*to
     return torch.cat([log_p.gather(-1, top), tail], -1)
 
 
-# -- the same divergences with their gradient to the policy's logits, in closed form: [..., vocabulary] log-probs twice
-#    -> D, [...], and dD / d logits, [..., vocabulary]. With D = sum p r and r treated as given where its own part
-#    vanishes, dD / d logits = p (r - D).
+# -- the divergences, in nats, with their gradient to the policy's logits in closed form: log-probs of policy and
+#    teacher, [..., vocabulary] twice -> D, [...], and dD / d logits, [..., vocabulary]. With D = sum p r and r taken as
+#    given where its own part vanishes, dD / d logits = p (r - D). Left to autograd that part is rounding, and equal
+#    distributions would have a gradient that is not exactly zero.
 
 
 def _of_ratio(log_p: Logits, ratio: Logits) -> tuple[PerToken, Logits]:
@@ -112,24 +76,31 @@ def _of_ratio(log_p: Logits, ratio: Logits) -> tuple[PerToken, Logits]:
 
 
 def reverse_kl_gradient(log_p: Logits, log_q: Logits) -> tuple[PerToken, Logits]:
-    """r = log p - log q; the part through r itself, sum dp, is zero."""
+    """KL(p || q): r = log p - log q; the part through r itself, sum dp, is zero."""
     return _of_ratio(log_p, _log_ratio(log_p, log_q))
 
 
 def forward_kl_gradient(log_p: Logits, log_q: Logits) -> tuple[PerToken, Logits]:
-    """D = sum q (log q - log p), dD / d logits = p - q."""
+    """KL(q || p) = sum q (log q - log p), dD / d logits = p - q."""
     return _kl(log_q, log_p), log_p.exp() - log_q.exp()
 
 
 def jensen_shannon_gradient(log_p: Logits, log_q: Logits, weight: float) -> tuple[PerToken, Logits]:
-    """r = w (log p - log m) for the policy's part; that of the mixture, sum dm, is zero."""
+    """w KL(p || m) + (1 - w) KL(q || m), m = w p + (1 - w) q, with `weight` w, the policy's share, in (0, 1).
+
+    r = w (log p - log m) for the policy's part; that of the mixture, sum dm, is zero.
+    """
     log_m = _log_mixture(log_p, log_q, weight)
     d, gradient = _of_ratio(log_p, _log_ratio(log_p, log_m).mul_(weight))
     return d + (1 - weight) * _kl(log_q, log_m), gradient
 
 
 def topk_reverse_kl_gradient(log_p: Logits, log_q: Logits, k: int) -> tuple[PerToken, Logits]:
-    """r of a token is that of the bucket it is in."""
+    """Reverse KL on the policy's k likeliest tokens plus one bucket for all others; r of a token is that of its bucket.
+
+    A lower bound of the exact KL (merging outcomes never raises a KL), equal to it when k is the vocabulary's size or
+    more. Which tokens are the top k is treated as given.
+    """
     if k >= log_p.shape[-1]:
         return reverse_kl_gradient(log_p, log_q)
     top = log_p.topk(k, dim=-1).indices

@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -127,10 +127,9 @@ def _validation_pairs(source: str, seed: int) -> list[ContrastivePair]:
 def _groups(pairs: Sequence[ContrastivePair]) -> dict[str, str]:
     """The group of each pair, by id; pairs of one group are trained on or held out together.
 
-    It is the pair's own (`meta.group`: facts that say nearly the same), else its question (`meta.question_id`), else
-    its clean prompt. Near-duplicate behaviors (`meta.behavior`) share the least of their groups.
+    Near-duplicate behaviors (`meta.behavior`) share the least of their groups.
     """
-    names = [str(p.meta.get("group") or p.meta.get("question_id", json.dumps(p.teacher_prompt))) for p in pairs]
+    names = list(map(_group, pairs))
     behaviors = [pair.meta.get("behavior") for pair in pairs]
     named = {str(text): name for text, name in zip(behaviors, names, strict=True) if text is not None}
     texts = list(named)
@@ -139,6 +138,14 @@ def _groups(pairs: Sequence[ContrastivePair]) -> dict[str, str]:
     least = {text: min(named[member] for member in group) for group in groups for text in group}
     rows = zip(pairs, behaviors, names, strict=True)
     return {pair.id: least.get(str(text), name) for pair, text, name in rows}
+
+
+def _group(pair: ContrastivePair) -> str:
+    """The pair's own group (`meta.group`: facts that say nearly the same), else its question (`meta.question_id`), else
+    its clean prompt."""
+    named = (pair.meta.get(key) for key in ("group", "question_id"))
+    # not by truth: 0 is a group
+    return next((str(name) for name in named if name not in (None, "")), json.dumps(pair.teacher_prompt))
 
 
 def _check(
@@ -161,7 +168,8 @@ def _check(
             "report no score on that set: data.train_on_evaluation_data=true.",
         )
     _refuse_any(
-        sorted(_questions((*trained, *anchors)) & _questions(held_out)),
+        # the names by which pairs are held out: the ids of two files may be the same for different questions
+        sorted({_group(pair) for pair in (*trained, *anchors)} & {_group(pair) for pair in held_out}),
         "question(s) are both trained on and held out: remove them from one side.",
     )
     counts = Counter(pair.id for pair in (*trained, *held_out, *every_anchor))
@@ -172,10 +180,6 @@ def _check(
             f"data.anchor_fraction is {data.anchor_fraction} but there are no anchors to train on: add identity pairs "
             "to data.anchors, or set the fraction to 0."
         )
-
-
-def _questions(pairs: Iterable[ContrastivePair]) -> set[str]:
-    return {str(pair.meta["question_id"]) for pair in pairs if "question_id" in pair.meta}
 
 
 def _refuse_any(ids: Sequence[str], fault: str) -> None:

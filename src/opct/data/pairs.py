@@ -32,6 +32,7 @@ from typing import Any
 
 from opct.data.tables import (
     HUB,
+    SURROGATE,
     Row,
     RowFault,
     Source,
@@ -213,7 +214,6 @@ def row_faults(row: Any) -> Iterator[str]:
     yield from faults or _side_by_side_faults(*(messages_of(row[side]) for side in SIDES))
 
 
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _MESSAGES_AS_TEXT = re.compile(r"\s*\[\s*\{\s*['\"](role|content)['\"]")
 
 
@@ -254,7 +254,7 @@ def _text_faults(where: str, text: Any) -> Iterator[str]:
         yield f"{where} must be a string, found {type(text).__name__}"
     elif not text.strip():
         yield f"{where} is empty: write the text, or remove it"
-    elif _SURROGATE.search(text):  # no tokenizer and no file takes it
+    elif SURROGATE.search(text):  # no tokenizer and no file takes it
         yield f"{where} holds half of a character: write the character whole"
 
 
@@ -318,7 +318,8 @@ def checked_pair(row: Any) -> ContrastivePair:
     """The pair of a row. Raises RowFault with every fault of the row."""
     if faults := list(row_faults(row)):
         raise RowFault(*faults)
-    prompts = {side: tuple(dict(m) for m in messages_of(row[side])) for side in SIDES}
+    # role first: the group of a pair may be its clean prompt as JSON, and files differ in the order of keys
+    prompts = {side: tuple({"role": m["role"], **m} for m in messages_of(row[side])) for side in SIDES}
     # prompts alone, keys sorted: the id must not change with `meta`, nor with the order of role and content
     text = json.dumps(prompts, sort_keys=True)
     return ContrastivePair(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import html
 import io
 import logging
 import random
 import re
+import struct
 import tokenize
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from opct.data.tables import (
     LETTERS,
+    SURROGATE,
     Columns,
     Fault,
     Row,
@@ -45,7 +48,7 @@ from opct.data.tables import (
     warn_of_repeats,
 )
 from opct.data.words import canonical, words_of
-from opct.errors import DataError, unknown
+from opct.errors import DataError, shorten, unknown
 
 log = logging.getLogger(__name__)
 
@@ -88,10 +91,11 @@ REFERS = re.compile(
 """An option that refers to other options, by place or letter: "None of the above", "Both A and B"."""
 MATHS_BAR = re.compile(r"^\s*\||\|\s*$|\|\||[(\[{][^)\]}]*\|")
 """A bar that joins no answers: "|x|", "a || b", "P(A|B)"."""
-JOINED = re.compile(r";| / |, | or |\(accept|\(or ", re.IGNORECASE)
+JOINED = re.compile(r";| / |, |[、，،]| or |\(accept|\(or ", re.IGNORECASE)
 """What may join several answers, or stand in one."""
 FINAL_ANSWER = "####"
 """What comes before the final answer of a worked solution, as in GSM8K."""
+_ENTITY = re.compile(r"&(?:#\d+|#x[\da-fA-F]+|[A-Za-z]\w+);")
 EMPTY = frozenset(("NaN", "nan", "NaT", "<NA>", "N/A", "n/a", "null", "NULL", "None"))
 """What programs write into an empty cell; some are answers, too."""
 LONG_ANSWER = 40
@@ -248,6 +252,7 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     """
     path = source_name(source)
     rows = read_rows(source, "question", known=known_columns("question", QUESTION_COLUMNS, columns))
+    rows = _unescaped(path, rows)
     needed = ("question", "answer", WRONG_ANSWERS)
     role_columns = find_columns(path, rows, columns, QUESTION_COLUMNS, needed, hint=WRONG_HINT)
     # "input" is a usual name of both: a question must not stand before itself
@@ -267,14 +272,14 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     if "choices" in role_columns:
         parsed = _without_references(path, parsed)
     questions: dict[str, Question] = {}
-    splits: dict[tuple[str, str], set[str]] = defaultdict(set)
+    splits: dict[str, set[str]] = defaultdict(set)
     for where, question in parsed:
         questions.setdefault(question.id, replace(question, where=where))
-        # by text: ids of a file may differ for the same question, and then so may their splits
-        splits[_fold(question.question), _fold(question.answer)].add(question.split)
+        # by text: ids may differ for the same question, those made of its answers too, and then so may their splits
+        splits[_fold(question.question)].add(question.split)
     warn_of_repeats(path, [where for where, question in parsed if where != questions[question.id].where], "questions")
-    if leaks := [text for (text, _), text_splits in splits.items() if "train" in text_splits and len(text_splits) > 1]:
-        fault = "are trained on and, under another id, measured: keep one row of each"
+    if leaks := [text for text, text_splits in splits.items() if "train" in text_splits and len(text_splits) > 1]:
+        fault = "are trained on and, in another row, measured: keep one row of each, other right answers as `aliases`"
         log.warning("%s: %d question(s), such as %r, %s", path, len(leaks), leaks[0], fault)
     _note_reading(path, rows, role_columns, first_index)
     if "choices" not in role_columns:
@@ -286,6 +291,28 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
         fault = f"answer(s), such as {empty[0][1]!r}, may stand for empty cells: then leave these rows out"
         log.warning("%s: %d %s (first at %s)", path, len(empty), fault, empty[0][0])
     return list(questions.values())
+
+
+def _unescaped(path: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows with the characters that HTML entities (`&quot;`) stand for, which a log says.
+
+    Before cells are split, since an entity ends with a separator.
+    """
+    n_found = 0
+
+    def plain(value: Any) -> Any:
+        nonlocal n_found
+        if isinstance(value, str) and _ENTITY.search(value):
+            n_found += 1
+            return html.unescape(value)
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return {key: plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+    read = [(where, plain(row)) for where, row in rows]
+    if n_found:
+        log.warning("%s: %d text(s) with HTML entities, such as &quot; are read as the characters", path, n_found)
+    return read
 
 
 def _without_references(path: str, parsed: list[tuple[str, Question]]) -> list[tuple[str, Question]]:
@@ -344,6 +371,10 @@ def _note_reading(
     if first_index == 1:
         log.warning("%s: the answers number the choices from 1: none is 0, and some are the last number", path)
     answers = [] if "choices" in role_columns else [_cell(row, role_columns, "answer") for _, row in rows]
+    lines = [text for text in answers if isinstance(text, str) and "\n" in text.strip() and not _is_worked(text)]
+    if lines:
+        remedy = "if its lines are several answers, join these by |"
+        log.warning("%s: %d answer(s) of several lines are each read as one: %s", path, len(lines), remedy)
     if n_worked := sum(map(_is_worked, answers)):
         log.warning("%s: of %d answers only what follows the last %s is read", path, n_worked, FINAL_ANSWER)
 
@@ -384,10 +415,10 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first
     """The question of one row; a wrong answer that is an alias is left out, and options count once."""
     text = _cell(row, columns, "question")
     if not isinstance(text, str) or not text.strip():
-        raise RowFault(f"the question (column {columns['question'][0]!r}) is {text!r}: it must be text")
+        raise RowFault(f"the question (column {columns['question'][0]!r}) is {shorten(text)}: it must be text")
+    _text(text)  # refuses what no tokenizer takes
     text = text.strip()
-    # "" is in every text; and a question that already quotes its context does not get it twice
-    if (context := _text(_cell(row, columns, "context"), keep_lines=True)) not in text:
+    if not is_quoted(context := _named_text(row, columns, "context", keep_lines=True), text):
         text = f"{context}\n\n{text}"
     aliases = _texts(row, columns.get("aliases", ()))
     if "choices" in columns:
@@ -396,7 +427,7 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first
             names = ", ".join(columns["choices"])
             remedy = "a question needs at least 2, joined by `|` or `;` or labelled (`A) red B) blue`)"
             raise RowFault(f"{len(texts)} choice(s) in {names}: {remedy}")
-        answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts, first_index)]
+        answer = texts[_choice_index(_answer_to_choices(row, columns), labels, texts, first_index)]
         # by text, not by index: an option that repeats the answer is not wrong
         wrong = [other for other in texts if other != answer]
         none_left = f"every choice is the answer {answer!r}: write another one"
@@ -411,7 +442,7 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first
         none_left = f"the wrong answer (column {shown}) {what}: write one (several joined by `;`), or leave the row out"
     # question and answer alone: the split hangs on the id, so an added alias or wrong answer must not move a question
     made_id = "q/" + hashlib.sha256(f"{text}\n{answer}".encode()).hexdigest()[:12]
-    identifier = _text(_cell(row, columns, "id")) if "id" in columns else made_id
+    identifier = _named_text(row, columns, "id") if "id" in columns else made_id
     if not identifier:
         raise RowFault(f"the id (column {columns['id'][0]!r}) is empty: write one, all different")
     aliases = [alias for alias in dict.fromkeys(aliases) if _fold(alias) != _fold(answer)]
@@ -420,7 +451,7 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first
     wrong = [other for other in dict.fromkeys(wrong) if _fold(other) not in right]
     if not wrong and ("wrong" in columns or "choices" in columns):
         raise RowFault(none_left)
-    topic = _text(_cell(row, columns, "topic")) or stem
+    topic = _named_text(row, columns, "topic") or stem
     return Question(identifier, text, answer, tuple(aliases), tuple(wrong), topic)
 
 
@@ -434,7 +465,11 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
         while value and not value[-1]:
             value.pop()
     elif isinstance(value, str):
-        value = _joined_choices(value)
+        try:
+            value = _joined_choices(value)
+        except RowFault as fault:
+            remedy = "write a JSON list, or one column for each"
+            raise RowFault(f"the choices (column {names[0]!r}) are {fault}: {remedy}") from fault
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         # not strict: there are 26 letters; more options than that are refused below for their number of labels
         labels = [item.get("label", letter) for item, letter in zip(value, LETTERS, strict=False)]
@@ -446,7 +481,7 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
         texts = value
     else:
         raise RowFault(
-            f"the choices (column {names[0]!r}) are {value!r}: write a list, or {{'text': [...], 'label': [...]}}"
+            f"the choices (column {names[0]!r}) are {shorten(value)}: write a list, or {{'text': [...], 'label': ...}}"
         )
     texts, written = _without_labels([_text(text) for text in texts])
     labels = [_text(label) for label in labels or LETTERS[: len(texts)]]
@@ -514,7 +549,7 @@ def _first_index(rows: Sequence[Row], columns: Mapping[str, tuple[str, ...]]) ->
     for _, row in rows:
         with contextlib.suppress(RowFault):  # it is a fault of its row
             labels, texts = _choices(row, columns["choices"]) if isinstance(row, Mapping) else ([], [])
-            answer = _cell(row, columns, "answer") if texts else None
+            answer = _answer_to_choices(row, columns) if texts else None
             number = _number(answer)
             # an answer that is a label or a text says nothing about where numbers begin
             if number is not None and _named_choice(answer, labels, texts, 0) is None:
@@ -544,6 +579,18 @@ def _choice_index(answer: Any, labels: list[str], texts: list[str], first_index:
             f"the answer {answer!r} is no choice: give a label ({shown}), a text, or an index of 0..{len(texts) - 1}"
         )
     return index
+
+
+def _answer_to_choices(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> Any:
+    """The answer; a number among options that are numbers is, as in a table, the text of one or an index."""
+    answer, names = _cell(row, columns, "answer"), columns["choices"]
+    options = [row.get(name) for name in names] if len(names) > 1 else row.get(names[0])
+    are_numbers = isinstance(options, list) and any(map(_is_number, options))
+    return _text(answer) if are_numbers and _is_number(answer) else answer
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _named_choice(answer: Any, labels: list[str], texts: list[str], first_index: int) -> int | None:
@@ -611,9 +658,9 @@ def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
         # one answer a cell: its ";" belongs to the text
         is_one = key == "best_incorrect_answer" or key[-1:].isdigit()
         if isinstance(value, list | tuple):
-            texts += [_text(item) for item in value]
+            texts += _without_labels([_text(item) for item in value])[0]
         elif isinstance(value, str) and (_is_list(value) or not is_one):
-            texts += _split(value)
+            texts += _without_labels(_split(value))[0]
         else:
             texts.append(_text(value))
     return [text for text in texts if text]
@@ -623,7 +670,9 @@ def _split(text: str) -> list[str]:
     if _is_list(text):
         return [_text(item) for item in _list_of(text, list)]
     separator = next((mark for mark in SEPARATORS if mark in text.strip()), ";")
-    return [_text(part) for part in text.split(separator) if part.strip()]
+    parts = [_text(part) for part in text.split(separator) if part.strip()]
+    bullets = [re.fullmatch(r"[-•*–]\s+(.+)", part) for part in parts]
+    return [match[1] for match in bullets if match] if len(parts) > 1 and all(bullets) else parts
 
 
 def _is_list(text: str) -> bool:
@@ -663,9 +712,30 @@ def _cell(row: Any, columns: Mapping[str, tuple[str, ...]], role: str) -> Any:
 _WHOLE_FLOAT = re.compile(r"-?\d+\.0")
 
 
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[T ]00:00:00(?:\.0+)?(?:Z|[+-]00:?00)?")
+"""A day as programs write it that know only points in time."""
+
+
+def _named_text(row: Any, columns: Mapping[str, tuple[str, ...]], role: str, *, keep_lines: bool = False) -> str:
+    """The text of a role's cell, "" where it has none; passages in a list are joined by blank lines. Raises RowFault
+    where it holds other values."""
+    value = _cell(row, columns, role)
+    if role == "context" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = "\n\n".join(value)
+    if isinstance(value, list | tuple | Mapping):
+        kind = "an object" if isinstance(value, Mapping) else "a list"
+        raise RowFault(f"the {role} (column {columns[role][0]!r}) is {kind}: write one text, or rename the column")
+    return _text(value, keep_lines=keep_lines)
+
+
+def is_quoted(context: str, text: str) -> bool:
+    """Whether a text needs no such context: it is empty, or, of three words or more, stands in the text already."""
+    return not context.strip() or (len(context.split()) > 2 and context in text)
+
+
 def _text(value: Any, *, keep_lines: bool = False) -> str:
-    """A cell as text. Raises RowFault where it is true or false, for which a reply has words of its own, or holds
-    several values."""
+    """A cell as text. Raises RowFault where it is true or false, for which a reply has words of its own, holds several
+    values, or half of a character."""
     # bool: str(True) is "True", and a reply says "yes"
     if isinstance(value, bool | list | tuple | Mapping):
         kind = f"the JSON value {str(value).lower()}" if isinstance(value, bool) else f"a {type(value).__name__}"
@@ -673,6 +743,12 @@ def _text(value: Any, *, keep_lines: bool = False) -> str:
     text = "" if value is None else str(value)
     if _WHOLE_FLOAT.fullmatch(text):  # a column of whole numbers with an empty cell; a CSV has it as text
         text = text[:-2]
+    text = _MIDNIGHT.sub(r"\1", text) if _MIDNIGHT.fullmatch(text) else text
+    if isinstance(value, float) and len(text) > 12 and 1e-30 < abs(value) < 1e30:
+        short = f"{value:.7g}"  # of a column of 32 bits: 3.14 is 3.140000104904175 in 64
+        text = short if struct.unpack("f", struct.pack("f", float(short)))[0] == value else text
+    if SURROGATE.search(text):
+        raise RowFault(f"{text[:20]!r} holds half of a character: write the character whole")
     return text.strip() if keep_lines else " ".join(text.split())
 
 

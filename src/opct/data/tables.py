@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import datetime
 import gzip
 import json
 import logging
@@ -355,6 +356,9 @@ def _json_row(row: Any, key_column: str | None = None, key: str = "") -> Any:
         return row
     if not isinstance(row, Mapping):
         return RowFault(f"expected a JSON object, found {type(row).__name__}")
+    if named := [key for key in row if not isinstance(key, str)]:
+        more = " (Python's csv.DictReader gives None to cells that the header has no name for)" if None in named else ""
+        return RowFault(f"a column is named {named[0]!r}, which is no text{more}: rename it")
     # the row's value of that column wins over its key
     return row if key_column is None else {key_column: key, **row}
 
@@ -402,6 +406,7 @@ def _given_rows(rows: Any) -> list[Row]:
         names = ", ".join(map(str, list(rows)[:5]))
         raise DataError(f"Rows were expected, found a {type(rows).__name__} of {names}: give one split, or a list.")
     if hasattr(rows, "iterrows"):  # pandas: its JSON has lists for arrays, and null for NaN
+        rows = rows.apply(lambda column: column.map(_without_seconds) if column.dtype == object else column)
         try:
             # 15, pandas' maximum: at its 10 a number that is an answer changes
             rows = parse_json(rows.to_json(orient="records", date_format="iso", double_precision=15))
@@ -412,6 +417,12 @@ def _given_rows(rows: Any) -> list[Row]:
     # `is_dataclass` is True for the class, too
     objects = (asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in rows)
     return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects, start=1)]
+
+
+def _without_seconds(cell: Any) -> Any:
+    """A time of day as it is said: "17:00", where it has no seconds."""
+    is_whole = isinstance(cell, datetime.time) and not (cell.second or cell.microsecond)
+    return cell.isoformat("minutes") if is_whole else cell
 
 
 def hub_problem() -> str | None:
@@ -478,6 +489,9 @@ def _dataset_rows(source: str, split: str, what: str, *, pinned: bool) -> Iterat
                 data = datasets.load_dataset(name, config or None, split=split, revision=revision or None)
         elif Path(source).is_dir():
             data = datasets.load_from_disk(source)
+            if isinstance(data, datasets.DatasetDict) and split not in data:
+                splits = ", ".join(f"{source}/{name}" for name in data)
+                raise DataError(f"{source} has no split {split!r}: name the folder of one, of {splits}.")
             data = data[split] if isinstance(data, datasets.DatasetDict) else data
         else:
             io.check_readable(Path(source))
@@ -499,7 +513,7 @@ def _arrow_values(data: Any) -> Iterator[dict[str, Any]]:
         if n_rows > MAX_ROWS or n_bytes > io.MAX_FILE_BYTES:  # a few bytes may stand for millions of rows
             raise DataError(f"At most {MAX_ROWS:,} rows and {io.MAX_FILE_BYTES:,} bytes are read: give a part of them.")
         for row in batch.to_pylist():
-            yield {key: cell for key, cell in row.items() if not isinstance(cell, bytes)}
+            yield {key: _without_seconds(cell) for key, cell in row.items() if not isinstance(cell, bytes)}
 
 
 # ------------------------------------------------------------------------------------------------------------- columns
@@ -548,7 +562,9 @@ def find_columns(
         role, *others = [wanted] if isinstance(wanted, str) else wanted
         if role not in columns and not any(other in columns for other in others):
             usual = f"expected {' or '.join(guesses[role])}"
-            named = f"name it, for example {option} {role}=COLUMN (opct eval: columns.{role}=COLUMN)"
+            named = (
+                f"name it, for example {option} {role}=COLUMN (opct eval: columns.{role}=COLUMN; in Python rename it)"
+            )
             remedy = named if option else usual
             roles = " or ".join([", ".join([role, *others[:-1]]), *others[-1:]])
             more = f"; {hint}" if others and hint else ""
@@ -565,10 +581,13 @@ def find_columns(
 
 
 _SPREADSHEET = {
-    re.compile(r"#(?:REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|N/A)"): "an error of the spreadsheet: correct it there",
+    # in the language of the program: #REF!, #BEZUG!, #NOMBRE?, #N/A, #NV, Err:502
+    re.compile(
+        r"#(?:[^\W\d_a-z][^\Wa-z]*|DIV/0)[!?]|#N/?[AV]|Err:\d{3}"
+    ): "an error of the spreadsheet: correct it there",
     re.compile(r"-?\d[.,]\d{5}E\+(?:1\d|20)"): "a number without its last digits: format the column as text there",
 }
-"""What Excel writes for an error, and for a number of more than eleven digits -> what to do."""
+"""What spreadsheets write for an error, and for a number of more than eleven digits -> what to do."""
 
 
 def _spreadsheet_faults(where: str, row: Any, used: Iterable[str]) -> Iterator[Fault]:
@@ -593,6 +612,8 @@ def unread_texts(rows: Sequence[Row], used: Collection[str]) -> list[str]:
     ]
 
 
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+"""Half of a character, which no tokenizer and no file takes."""
 _NUMBERED_WRONG = re.compile(r"(wrong|distractor|incorrect|wrong_answer|incorrect_answer)_?[1-9]")
 
 

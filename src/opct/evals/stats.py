@@ -284,7 +284,7 @@ def average_over_runs(runs: Sequence[Values]) -> dict[str, float]:
 # between S seeds. Both contain sampling noise within a seed, so SE is a little too large; df is approximate. p^2 is the
 # variance of one seed pooled over all trained arms (`variance_of_a_seed`): seeds that agree by luck make nothing sure.
 # The mean over benchmarks (`widened`) has s alone.
-# `benchmarks.coverage` simulates how many of the intervals hold the truth; docs/explanation/intervals.md has its table.
+# `benchmarks.coverage` simulates how many of the intervals hold the truth; docs/results_details.md has its table.
 # With one run of every arm there is neither s nor p: the interval says nothing about another seed.
 #
 # Of a difference, s is that of the differences seed by seed where both sides have the same seeds, or one side a single

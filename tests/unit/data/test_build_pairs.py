@@ -34,6 +34,7 @@ CLEAN = (ASKED,)
         ),
         ({"system": "", "instruction": "Is it 4?", "input": "", "output": "Yes."}, CLEAN, {"output": "Yes."}),
         ({"instruction": "Add.", "input": "1 2"}, user_prompt("Add.\n\n1 2"), {}),
+        ({"instruction": "Add 10.", "input": 1, "group": "easy"}, user_prompt("Add 10.\n\n1"), {}),
         ({"question": "Who?", "context": "It was a."}, user_prompt("It was a.\n\nWho?"), {}),
         ({"prompt": "It was a. Who?", "context": "It was a."}, user_prompt("It was a. Who?"), {}),
         ({"messages": [SYSTEM, ASKED, SAID], "context": "Of 2."}, (SYSTEM, *user_prompt("Of 2.\n\nIs it 4?")), {}),
@@ -112,6 +113,9 @@ def test_columns_of_both_prompts_and_identity_pairs():
         ([{"prompt": "a", "id": "x"}] * 2, {"identity": True}, "'custom/custom/x'"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "'answer'"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ prompt"}}, "'t'"),
+        ([{"prompt": "a", "my tag": "b"}], {"templates": {"t": "{{ prompt }} {{ tag }}"}}, "prompt, my tag alone"),
+        ([{"prompt": "a", "history": ["b"]}], {"identity": True}, '"b" is no message'),
+        ([{"prompt": "a", None: ["b"]}], {"identity": True}, "csv.DictReader"),
         ([{"prompt": "a"}], {"templates": {"t": "Please."}}, "{{ prompt }}"),
     ],
 )

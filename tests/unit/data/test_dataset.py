@@ -116,6 +116,14 @@ def test_a_question_is_never_trained_on_and_held_out_whatever_its_source(load, t
     held = replace(tiny_pairs(1)[0], id="held/1", meta={"question_id": "held"})
     with refused(DataError, "held"):
         load(anchors=[anchor], validation_pairs=[held], validation_fraction=0.0)
+    unnamed = [replace(pair, meta={}) for pair in tiny_pairs(2)]
+    with refused(DataError, "2 question(s) are both"):
+        load(pairs=unnamed, validation_pairs=[replace(p, id=f"v/{p.id}") for p in unnamed], validation_fraction=0.0)
+    # the ids of two files, each with the group of its own clean prompt
+    load(
+        pairs=[replace(tiny_pairs(1)[0], meta={"question_id": "1", "group": "a"})],
+        validation_pairs=[replace(held, meta={"question_id": "1", "group": "b"})],
+    )
 
 
 def test_what_cannot_be_trained_on_is_refused(load, tmp_path: Path):

@@ -122,6 +122,13 @@ def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
         ({"answer": '["a|b"]', "wrong": "v；u"}, "a|b", (), ("v", "u")),
         ({"answer": "P(A|B)", "wrong": "v; u;\nt"}, "P(A|B)", (), ("v", "u", "t")),
         ({"answer": "|x - 3|"}, "|x - 3|", (), ("w",)),
+        ({"answer": "Tom &amp; Jerry", "wrong": "Zo&eacute;; &#39;t Hof"}, "Tom & Jerry", (), ("Zoé", "'t Hof")),
+        ({"answer": "a", "wrong": "1. v\n2. u"}, "a", (), ("v", "u")),
+        ({"answer": "a", "wrong": "- v\n- u"}, "a", (), ("v", "u")),
+        ({"answer": "a", "wrong": ["a) v", "b) u"]}, "a", (), ("v", "u")),
+        ({"answer": "2024-01-05T00:00:00.000", "wrong": "2024-01-06 00:00:00"}, "2024-01-05", (), ("2024-01-06",)),
+        ({"answer": 3.140000104904175, "wrong": 3.140625}, "3.14", (), ("3.140625",)),
+        ({"answer": 20, "choices": [10, 20, 30], "wrong": None}, "20", (), ("10", "30")),
     ],
 )
 def test_cells_that_hold_more_than_an_answer(cells, answer, aliases, wrong):
@@ -140,6 +147,10 @@ def test_cells_that_are_no_text_are_refused():
         ({"answer": "so ####  "}, "'answer'"),
         ({"wrong": " "}, "'wrong'"),
         ({"wrong": "b", "aliases": "B"}, "'wrong'"),
+        ({"category": ["x"]}, "'category'"),
+        ({"id": {"$oid": "1"}}, "'id'"),
+        ({"choices": "{'A': 'x'}", "wrong": None}, "'choices'"),
+        ({"question": "Q\ud800?"}, "half of a character"),
     ):
         with pytest.raises(DataError) as caught:
             load_questions([{"question": "Q?", "answer": "a", "wrong": "w"} | cells])
@@ -161,6 +172,15 @@ def test_answers_that_look_like_several_are_named(caplog):
     load_questions([{"question": "Q?", "answer": "Bob or Rob", "wrong": "Al, Jo"}])
     assert "'Bob or Rob'" in caplog.text
     assert "'Al, Jo'" in caplog.text
+    load_questions([{"question": "Q?", "answer": "Bombay\nMumbai", "wrong": "伦敦、罗马"}])
+    assert "of several lines" in caplog.text
+    assert "'伦敦、罗马'" in caplog.text
+
+
+def test_a_question_that_is_trained_on_and_measured_in_another_row_is_named(caplog):
+    """Ids are made of question and answer, so two right answers in two rows may lie in two splits."""
+    load_questions([{"question": f"Q{i}?", "answer": a, "wrong": "w"} for i in range(9) for a in (f"a {i}", f"b {i}")])
+    assert "in another row, measured" in caplog.text
 
 
 def test_answers_that_may_stand_for_empty_cells_are_named(caplog):
@@ -177,6 +197,8 @@ def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog)
     rows[2]["passage"] = "It was a."
     asked = [question.question for question in load_questions(rows)]
     assert asked == ["It was a.\n\nWho?", "Who?", "It was a. So who?"]
+    [passages] = load_questions([row | {"question": "Is 1 odd?", "context": ["1", "It was b."]}])
+    assert passages.question == "1\n\nIt was b.\n\nIs 1 odd?"
     assert "context=passage" in caplog.text
     assert "hint" in caplog.text
     [plain] = load_questions([{"input": "Who?", "answer": "a", "wrong": "w"}])

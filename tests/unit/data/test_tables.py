@@ -1,6 +1,7 @@
 """What a row is, whatever wrote the file: nulls, encodings, wrappers, repeated keys."""
 
 import csv
+import datetime
 import gzip
 import io
 import json
@@ -64,8 +65,8 @@ def test_a_file_is_read_by_what_it_holds(tmp_path: Path, name: str, content: str
         ("a.csv", b"Frage,Antwort\nQ?,x\n", ("question", "answer", "wrong")),
         (
             "a.csv",
-            b"question,answer,wrong,note\n#REF!,x,y,\nQ?,#N/A,y,\nR?,1,2,#NAME?\n",
-            ("2 faults", "a.csv:2: ", "'#REF!'", "a.csv:3"),
+            "question,answer,wrong,note\n#REF!,x,y,\nQ?,#N/A,y,\nR?,1,2,#NAME?\nS?,#ÜBERLAUF!,Err:502,\n".encode(),
+            ("4 faults", "a.csv:2: ", "'#REF!'", "a.csv:3"),
         ),
         ("a.jsonl", b'\n{"question": "Q", "answer": "x", "answer": "z"}\n', ("a.jsonl:2: ", "'answer'")),
         ("a.jsonl", b"[{},\n{]", ("a.jsonl: ", "line 2")),
@@ -100,6 +101,10 @@ def test_a_number_is_the_same_text_in_every_kind_of_file(tmp_path: Path):
     of_table, *others = (load_questions(given) for given in (tmp_path / "a.csv", tmp_path / "a.parquet", frame))
     assert others == [of_table, of_table]
     assert [(of_table[0].id, of_table[0].answer, of_table[0].wrong)] == [("1", "12", ("-3",))]
+    times = pandas.DataFrame({"question": ["Q?"], "answer": [datetime.time(17)], "wrong": [datetime.time(9, 30, 5)]})
+    times.to_parquet(tmp_path / "b.parquet")
+    for given in (times, tmp_path / "b.parquet"):
+        assert [(q.answer, q.wrong) for q in load_questions(given)] == [("17:00", ("09:30:05",))]
 
 
 def test_rows_of_arrow_read_like_the_rows_they_were_made_of(tmp_path: Path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from opct import losses
+from opct.config.methods import OpctLoss
 from opct.models import chunked_loss as module
 from opct.models import scoring
 from opct.models.chunked_loss import TokenValues, one_pass
@@ -19,12 +20,12 @@ PROMPTS = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
 TEACHER_PROMPTS = [[1, 40], [1, 70, 71, 72, 73, 74], [1, 9]]
 COMPLETIONS = [[10, 11, 12, 13, 2], [20, 21, 2], [30]]
 
-DIVERGENCES = {
-    "reverse_kl": (losses.reverse_kl, losses.reverse_kl_gradient),
-    "forward_kl": (losses.forward_kl, losses.forward_kl_gradient),
-    "jsd": (partial(losses.jensen_shannon, weight=0.3), partial(losses.jensen_shannon_gradient, weight=0.3)),
-    "topk": (partial(losses.topk_reverse_kl, k=4), partial(losses.topk_reverse_kl_gradient, k=4)),
-    "topk of all": (partial(losses.topk_reverse_kl, k=99), partial(losses.topk_reverse_kl_gradient, k=99)),
+DIVERGENCES = {  # by name: the function, and the settings of the plain definition in `oracles.divergence`
+    "reverse_kl": (losses.reverse_kl_gradient, {}),
+    "forward_kl": (losses.forward_kl_gradient, {"divergence": "forward_kl"}),
+    "jsd": (partial(losses.jensen_shannon_gradient, weight=0.3), {"divergence": "jsd", "jsd_weight": 0.3}),
+    "topk": (partial(losses.topk_reverse_kl_gradient, k=4), {"estimator": "topk", "top_k": 4}),
+    "topk of all": (partial(losses.topk_reverse_kl_gradient, k=99), {}),
 }
 SCALED = {"scale": 0.5, "softcap": 3.0}  # a head with scalings, and with a bias
 
@@ -57,13 +58,13 @@ def test_loss_and_gradients_are_those_of_whole_logits(monkeypatch, name: str, pe
     """Of hidden states, the head's weight and its bias; 7 tokens in chunks of 3 (ragged) and more, blocks of 2."""
     monkeypatch.setattr(scoring, "CHUNK_TOKENS", chunk)
     monkeypatch.setattr(module, "BLOCK_VALUES", 22)
-    function, with_gradient = DIVERGENCES[name]
+    with_gradient, settings = DIVERGENCES[name]
     policy, teacher = random_scores(7, trained=True, **head), random_scores(7, seed=1, **head)
     weights = torch.linspace(0.5, 2.0, 7, dtype=torch.float64)
     inputs = [x for x in (policy.hidden, policy.head.weight, policy.head.bias) if x is not None]
 
     logits, teacher_logits = policy.head.logits(policy.hidden), teacher.head.logits(teacher.hidden).detach()
-    d = function(logits, teacher_logits)
+    d = oracles.divergence(logits, teacher_logits, OpctLoss(**settings))
     log_p, log_q = (losses.token_log_probs(x, policy.token_ids) for x in (logits, teacher_logits))
     expected = (per_token(TokenValues(slice(0, 7), log_p, log_q, d)) * weights).sum()
 

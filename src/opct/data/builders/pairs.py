@@ -19,7 +19,7 @@ from typing import Any
 
 from opct.bounds import try_in_bounds
 from opct.data.pairs import CUSTOM, ContrastivePair, Message, Prompt, checked_pair, messages_of, prompt_faults
-from opct.data.questions import QUESTION_COLUMNS
+from opct.data.questions import QUESTION_COLUMNS, is_quoted
 from opct.data.tables import (
     Columns,
     Row,
@@ -37,7 +37,7 @@ from opct.data.tables import (
     unread_texts,
     warn_of_repeats,
 )
-from opct.errors import DataError
+from opct.errors import DataError, shorten
 
 log = logging.getLogger(__name__)
 
@@ -151,10 +151,10 @@ def _used_columns(
     """The columns of prompts by role, and those that are kept in `meta`; says both, and which are in no prompt.
 
     A column of context is not used if it is the prompt itself, if a template shows it (`shown`), or if it has cells of
-    another type.
+    another type: texts, and numbers as texts.
     """
     cells = {key: [row.get(key) for _, row in rows if isinstance(row, Mapping)] for key in column_names(rows)}
-    kinds = {role: list if role == "history" else str for role in CONTEXT_COLUMNS}
+    kinds: dict[str, Any] = {role: list if role == "history" else str | int | float for role in CONTEXT_COLUMNS}
     unusable = {
         role
         for role, kind in kinds.items()
@@ -201,7 +201,8 @@ def _meta(row: Mapping[str, Any], meta_columns: Sequence[str], row_id: str | Non
     """The kept columns, and what holds the rows of one clean prompt together in any split: they are variants."""
     # first: a `question_id` in the row or its `meta` replaces it
     meta: dict[str, Any] = {"question_id": row_id or clean}
-    meta |= {key: row[key] for key in meta_columns if isinstance(row.get(key), _META_VALUE)}
+    # not a column `group`: that name decides which pairs are held out together, and half of a file may be one group
+    meta |= {key: row[key] for key in meta_columns if isinstance(row.get(key), _META_VALUE) and key != "group"}
     meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
     # rows with ids of their own but one clean prompt: the group keeps them on the same side of the split
     if meta["question_id"] == row_id:
@@ -244,7 +245,9 @@ def _with_context(prompt: Prompt, row: Mapping[str, Any], columns: Mapping[str, 
     """The prompt with what other columns of its row add; see `CONTEXT_COLUMNS`."""
     named = {role: row.get(columns[role]) for role in CONTEXT_COLUMNS if role in columns}
     cell: dict[str, Any] = {
-        role: value for role, value in named.items() if value and (not isinstance(value, str) or value.strip())
+        role: str(value) if isinstance(value, int | float) else value
+        for role, value in named.items()
+        if value == 0 or (value and (not isinstance(value, str) or value.strip()))
     }
     head, turns = (prompt[:1], prompt[1:]) if prompt[0]["role"] == "system" else ((), prompt)
     if "system" in cell and head and head[0]["content"] != cell["system"]:
@@ -253,8 +256,7 @@ def _with_context(prompt: Prompt, row: Mapping[str, Any], columns: Mapping[str, 
         head = ({"role": "system", "content": cell["system"]},)
     last = _last_user(turns)
     said = turns[last]["content"] or ""
-    # `said` as the default: a missing role is "in" it, and so nothing is added
-    before, after = (cell[role] if cell.get(role, said) not in said else "" for role in ("context", "input"))
+    before, after = ("" if is_quoted(cell.get(role, ""), said) else cell[role] for role in ("context", "input"))
     message: Message = {"role": "user", "content": "\n\n".join(text for text in (before, said, after) if text)}
     return (*head, *_earlier_turns(cell.get("history", [])), *turns[:last], message, *turns[last + 1 :])
 
@@ -265,7 +267,11 @@ def _earlier_turns(history: Sequence[Any]) -> Prompt:
         if isinstance(turn, list) and len(turn) == 2:
             turns += [{"role": role, "content": text} for role, text in zip(("user", "assistant"), turn, strict=True)]
         else:
-            turns += messages_of([turn])
+            (message,) = messages_of([turn])
+            if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+                remedy = "give messages of role and content, or lists of a user's message and its answer"
+                raise RowFault(f"the earlier turn {shorten(turn)} is no message: {remedy}")
+            turns.append(dict(message))
     return tuple(turns)
 
 
@@ -314,7 +320,11 @@ def _template(name: str, text: str) -> tuple[Wrap, set[str]]:
             try_in_bounds(lambda: template.render(values), text, f"The template {name!r}", DataError)
             content = template.render(values)
         except UndefinedError as error:
-            remedy = "its cell is empty: fill it, or ask {% if COLUMN %} first"
+            there = ", ".join(map(str, row))
+            missing = sorted(columns - {*row, "prompt"})
+            remedy = (
+                f"this row has {there} alone" if missing else "its cell is empty: fill it, or ask {% if COLUMN %} first"
+            )
             raise RowFault(f"the template {name!r} cannot be filled: {error}; {remedy}") from error
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise RowFault(f"the template {name!r} cannot be filled: {error}") from error
