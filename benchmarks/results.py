@@ -323,7 +323,8 @@ CLAIMS = (
         "safety",
         _warnings("held_out")[0],
         "warnings: {base} → {opct}%, SFT {sft}; OPCT − SFT {opct sft} points",
-        "**Not found** with reverse KL, by rules that see two warnings in eleven; with forward KL, one seed, not decided",
+        "**Not found** with reverse KL, by rules that see two warnings in eleven; with forward KL, one seed, not "
+        "decided",
         ("opct", "sft"),
     ),
     Claim(

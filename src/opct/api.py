@@ -352,11 +352,12 @@ def _opened(
 ) -> tuple[Policy | Model, About]:
     """The model to evaluate, after the self-test on the prompts of its tasks, and its metadata for the results."""
     from opct.evals.run import prompts_of
-    from opct.evals.target import describe_target, is_inspect_model, open_target
+    from opct.evals.target import describe_target, is_inspect_model, open_target, pinned
     from opct.models.self_test import self_test
 
     if is_inspect_model(target):
         return _open_inspect_model(str(target), config, dtype)
+    target = pinned(target)
     policy = open_target(target, dtype, out, progress, **config.model_settings)
     about = describe_target(target, policy)
     if warnings := show_warnings(self_test(policy, prompts_of(tasks)), progress):

@@ -10,7 +10,7 @@ from inspect_ai.log import read_eval_log
 
 from opct.evals.attackers.episode import attempts_in
 from opct.evals.attackers.play import known_samples
-from opct.evals.inspect_runner import quiet
+from opct.evals.quiet import quiet
 from tests.e2e.cli import done, here, started
 
 

@@ -24,7 +24,7 @@ from typing import Any, Self
 import pytest
 from inspect_ai.log import read_eval_log
 
-from opct.evals.inspect_runner import quiet
+from opct.evals.quiet import quiet
 from tests.e2e.cli import Started, here, started, workplace
 from tests.hub import JsonHandler, chat_completion, serving
 from tests.tiny import TINY_TRAINING

@@ -34,7 +34,7 @@ from opct.evals.judges.rubrics import RUBRICS
 from opct.evals.judges.scorer import judge_scorer
 from opct.evals.provider import as_inspect_model
 from opct.evals.run import About
-from opct.evals.target import INSPECT_MODEL, describe_target, is_inspect_model, open_target
+from opct.evals.target import INSPECT_MODEL, describe_target, is_inspect_model, open_target, pinned
 from opct.evals.tasks.attack import rule_judge, rules_identity
 from opct.models.from_run import load_policy
 from opct.models.loading import check_model_name, is_run_or_adapter
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 HARMFUL = "harmful"
-OF_POLICY = {"chat_template_kwargs", "thinking_tags"}
+OF_POLICY = {"chat_template_kwargs", "quantization", "thinking_tags"}
 """Settings by which the same weights are another policy."""
 RULES_WARNING = (
     "The judge {} is rule-based: an answer that it counts need not be useful to anyone. The rules for refusals have "
@@ -155,11 +155,13 @@ def check_target(target: Any, config: settings.TargetConfig) -> str:
 
 
 def check_local_settings(spec: Any, config: EndpointSettings, role: str) -> None:
-    """Raise EvaluationError if endpoint settings are given for a model in this process."""
-    if isinstance(spec, str | Path) and is_inspect_model(spec):
-        return
+    """Raise EvaluationError if endpoint settings are given for a model in this process, or the other way round."""
+    is_remote = isinstance(spec, str | Path) and is_inspect_model(spec)
     only_remote = (*EndpointSettings.model_fields, "template_opens_thinking")
-    given = [f"{role}.{name}" for name in only_remote if name in config.model_fields_set]
+    without_effect = settings.LocalModelSettings.model_fields if is_remote else only_remote
+    given = [f"{role}.{name}" for name in without_effect if name in config.model_fields_set]
+    if given and is_remote:
+        raise EvaluationError(f"{spec} is not loaded by opct: leave {' and '.join(given)} out.")
     if given:
         raise EvaluationError(
             f"The {role} is loaded in this process: leave {' and '.join(given)} out, or name a model as "
@@ -178,6 +180,7 @@ def load_target(
         model, about = _open_endpoint(str(target), of_target, "target")
         return model, {"label": about["model"].rpartition("/")[2], "weights": about, "trained_texts": None, **label}
     dtype = dtype if isinstance(target, str | Path) else None  # a loaded policy keeps its dtype
+    target = pinned(target)
     policy = open_target(target, dtype, out, progress, **_model_settings(of_target))
     show_warnings(self_test(policy), progress)
     return policy, {**describe_target(target, policy), **label}

@@ -76,7 +76,11 @@ Families = Annotated[
 ]
 Questions = Annotated[
     int | None,
-    _question_option(metavar="N", min=1, help="Most questions per suite; of context_use: n_context=N, of benign: n_benign=N. Default: 600."),
+    _question_option(
+        metavar="N",
+        min=1,
+        help="Most questions per suite; of context_use: n_context=N, of benign: n_benign=N. Default: 600.",
+    ),
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,

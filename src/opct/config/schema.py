@@ -166,8 +166,8 @@ class OptimConfig(Section):
         description="Maximum tokens (padding included) in one forward pass. Prompts that completions share are "
         "counted apart. `auto`: 1536 on a CPU, where more takes memory and saves little time, and for a model that is "
         "given loaded; on an accelerator the largest of 192, 384 ... 12288 estimated to fit its free memory. It is "
-        "halved while one of the first two steps runs out of memory. The gradient is the same to rounding; the manifest has the "
-        "number, and a resumed run keeps it.",
+        "halved while one of the first two steps runs out of memory. The gradient is the same to rounding; the "
+        "manifest has the number, and a resumed run keeps it.",
     )
 
     @property

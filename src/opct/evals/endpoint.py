@@ -85,7 +85,7 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
     from inspect_ai.model import get_model
     from rich.text import Text
 
-    from opct.evals.inspect_runner import quiet
+    from opct.evals.quiet import quiet
 
     try:
         with quiet(), LibraryErrors(EvaluationError, f"{what} {name} cannot be used", USE):

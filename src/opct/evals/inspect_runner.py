@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import contextlib
-import logging
 import os
-import shutil
 import tempfile
-import threading
-import warnings
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import inspect_ai
 from inspect_ai import Task
-from inspect_ai._eval import context
 from inspect_ai._eval.loader import load_tasks
 from inspect_ai._eval.task import PreviousTask
 from inspect_ai._util.entrypoints import ensure_entry_points
@@ -30,13 +22,15 @@ from inspect_ai.model import GenerateConfig, Model
 
 from opct.errors import EvaluationError, LibraryErrors, RunError, reason, unknown
 from opct.evals.config import EvalConfig
-from opct.evals.logs import OPCT, check_finished, is_private, log_name, task_name
+from opct.evals.logs import OPCT, about_of, check_finished, is_private, log_headers, log_name, task_name
 from opct.evals.provider import as_inspect_model
+from opct.evals.quiet import quiet
 from opct.evals.same_questions import refuse_other_questions
 from opct.evals.tasks.common import is_cut
 from opct.models.self_test import FIRST_REPLIES, FirstReply, cut_warnings, reply_warnings
 from opct.runs.console import NullProgress, Progress, show_warnings
 from opct.runs.io import PRIVATE_MODE, atomic_write
+from opct.runs.lock import is_running, this_process
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -191,6 +185,15 @@ def keep_log(log: EvalLog, folder: Path, about: Mapping[str, Any] | None) -> Pat
     return path
 
 
+def remove_unfinished(run: RunDir, name: str) -> None:
+    """Remove the unfinished logs of the task of this name that no other process writes."""
+    for path, log in log_headers(run.unfinished_dir).items():
+        process: Any = about_of(log).get("process")
+        is_dead = is_running(process) is False or process["pid"] == os.getpid()
+        if is_dead and task_name(log) == name:
+            path.unlink(missing_ok=True)
+
+
 # ------------------------------------------------------------------------------------------- any Inspect task
 
 
@@ -247,8 +250,10 @@ def run_task(
             temperature=0.0 if config.greedy else 1.0,
             limit=limit,
             max_tokens=max_completion_tokens,
+            metadata={OPCT: {"process": this_process()}},  # what `opct runs` reads of a log that has not ended
         )
         summaries.append(_stored_summary(log, folder.evals_dir, run))
+        remove_unfinished(folder, task_name(log))
     return summaries
 
 
@@ -294,65 +299,7 @@ def check_task(spec: str) -> list[str]:
     return [f"{file}@{name}" for name in ([wanted] if wanted else known)]
 
 
-# ------------------------------------------------------------------------------------------------------ quiet
-
-
-_QUIET = threading.Lock()
-_quiet_now: list[contextlib.ExitStack] = []  # one for each thread inside; the first holds what is restored at the end
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Inspect's trace files out of the home folder, hide its warnings, and leave the host's logging and
-    environment unchanged.
-
-    Several threads may be inside at once; the changes affect the whole process, and are undone when the last one
-    leaves.
-    """
-    with _QUIET:
-        stack = contextlib.ExitStack()
-        if not _quiet_now:
-            stack.enter_context(_quietened())
-        _quiet_now.append(stack)
-    try:
-        yield
-    finally:
-        with _QUIET:  # the first stack goes last
-            _quiet_now.pop().close()
-
-
-@contextlib.contextmanager
-def _quietened() -> Iterator[None]:
-    root = logging.getLogger()
-    # a copy: Inspect adds its handler to this very list
-    level, handlers = root.level, list(root.handlers)
-    data_home, init_dotenv = os.environ.get("XDG_DATA_HOME"), context.init_dotenv
-    os.environ["XDG_DATA_HOME"] = _scratch()
-    # a `.env` in the working folder, which may be somebody else's, would send the next evaluation's key elsewhere
-    context.init_dotenv = lambda: None
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(inspect_ai|tenacity)\b")
-            warnings.filterwarnings("ignore", category=ResourceWarning, module=r"anyio\b")
-            # about an endpoint's answer without a completion, which the caller reports
-            warnings.filterwarnings("ignore", "Pydantic serializer warnings", category=UserWarning)
-            yield
-    finally:
-        context.init_dotenv = init_dotenv
-        root.setLevel(level)
-        root.handlers[:] = handlers
-        if data_home is None:
-            del os.environ["XDG_DATA_HOME"]
-        else:
-            os.environ["XDG_DATA_HOME"] = data_home
-
-
-@cache
-def _scratch() -> str:
-    """A temporary folder, deleted when this process ends."""
-    folder = tempfile.mkdtemp(prefix="opct-inspect-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+# ----------------------------------------------------------------------------------------------- several at once
 
 
 def run_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:

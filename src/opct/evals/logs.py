@@ -6,6 +6,7 @@ its scorers give is a value, and the axis is `INSPECT`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -102,12 +103,28 @@ def usable_log(path: Path) -> tuple[EvalLog | None, str]:
         return None, str(error)
 
 
+def log_headers(folder: Path) -> dict[Path, EvalLog]:
+    """The logs in a folder without their samples; those of `evals/unfinished`, whose names begin with the time, are the
+    oldest first."""
+    headers = {}
+    for path in sorted(folder.glob("*.eval")):
+        with contextlib.suppress(Exception):  # killed while it was written for the first time
+            headers[path] = open_log(path, header_only=True)
+    return headers
+
+
+LONGEST_ERROR = 400
+"""Characters of an error of Inspect that are shown."""
+
+
 def check_finished(log: EvalLog) -> None:
     """Raise EvaluationError, with its error and its place, for the log of an unfinished evaluation."""
     if log.status != "success":
         said = f"it is marked as {log.status!r}" if log.error is None else log.error.message
         said = re.sub(r"RetryError\(<.* raised (\w+)>\)", r"the model did not answer (\1)", said)
         said = re.sub(r"^EvaluationError\((['\"])(.*?)\.?\1\)$", r"\2", said)  # our errors are sentences already
+        # an endpoint's error, which quotes the whole request before it says what is wrong
+        said = said if len(said) <= LONGEST_ERROR else f"{said[:40]} ... {said[40 - LONGEST_ERROR :]}"
         raise EvaluationError(
             f"The evaluation {log.eval.task} stopped: {said}. Its log is {log.location}; with --resume the "
             "evaluation of a suite goes on from there."

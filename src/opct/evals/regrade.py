@@ -19,8 +19,9 @@ from inspect_ai.scorer import Score, Scorer
 from opct.data.context import CONTEXT
 from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.graders.versions import VERSIONS
-from opct.evals.inspect_runner import quiet, write_log
+from opct.evals.inspect_runner import write_log
 from opct.evals.logs import JUDGE, KL, OPCT, about_of, log_paths, read_log, task_name
+from opct.evals.quiet import quiet
 from opct.evals.run import write_results
 from opct.evals.samples import BENIGN
 from opct.evals.tasks.benign import OVER_REFUSAL, check_scorer

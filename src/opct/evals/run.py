@@ -5,7 +5,6 @@ The logs (`evals/*.eval`, one a suite) are the store; `results.json` is computed
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,7 +30,7 @@ from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT
-from opct.evals.inspect_runner import keep_log, quiet, run_inspect
+from opct.evals.inspect_runner import keep_log, remove_unfinished, run_inspect
 from opct.evals.logs import (
     KL,
     OF_ALL,
@@ -39,6 +38,7 @@ from opct.evals.logs import (
     Evaluation,
     about_of,
     graded_samples,
+    log_headers,
     log_name,
     log_order,
     open_log,
@@ -46,6 +46,7 @@ from opct.evals.logs import (
     task_name,
     usable_log,
 )
+from opct.evals.quiet import quiet
 from opct.evals.samples import BENIGN, CONSISTENCY, GradedSample, warnings_of
 from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.capability import (
@@ -273,7 +274,7 @@ def evaluate_suites(
                 progress.log(f"{label}: {task.name} was evaluated already")
                 continue
         else:
-            _remove_unfinished(run, task)
+            remove_unfinished(run, task.name)
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), _n_done(earlier) if earlier else 0)
         log = run_inspect(
             task,
@@ -299,7 +300,7 @@ def evaluate_suites(
             metadata["order"] = next_order(run)
             metadata["warnings"] = [*dropped, *about.get("warnings", ()), *of_replies, *trained_on]
             keep_log(log, run.evals_dir, metadata)
-            _remove_unfinished(run, task)
+            remove_unfinished(run, task.name)
             results = write_results(run)
     if results is None:  # nothing was asked, but a kill may have come between a log and the results
         with run.results_lock():
@@ -309,28 +310,18 @@ def evaluate_suites(
 
 def next_order(run: RunDir) -> int:
     """The place of the next log among those of a run."""
-    return 1 + max(map(log_order, _headers(run.evals_dir).values()), default=0)
-
-
-def _headers(folder: Path) -> dict[Path, EvalLog]:
-    """The logs in a folder without their samples; those of `evals/unfinished`, whose names begin with the time, are the
-    oldest first."""
-    headers = {}
-    for path in sorted(folder.glob("*.eval")):
-        with contextlib.suppress(Exception):  # killed while it was written for the first time
-            headers[path] = open_log(path, header_only=True)
-    return headers
+    return 1 + max(map(log_order, log_headers(run.evals_dir).values()), default=0)
 
 
 def unfinished_paths(run: RunDir, name: str) -> list[Path]:
     """The logs of the task of this name in `evals/unfinished`, the oldest first."""
-    return [path for path, log in _headers(run.unfinished_dir).items() if task_name(log) == name]
+    return [path for path, log in log_headers(run.unfinished_dir).items() if task_name(log) == name]
 
 
 def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
     """(suite, samples done, samples, whether its process runs) of the newest evaluation in a folder that has not ended;
     None if all have."""
-    logs = _headers(RunDir(folder).unfinished_dir)
+    logs = log_headers(RunDir(folder).unfinished_dir)
     if not logs:
         return None
     path, log = list(logs.items())[-1]
@@ -355,14 +346,6 @@ def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], pr
 
 def _n_done(log: EvalLog) -> int:
     return sum(sample.error is None for sample in log.samples or [])
-
-
-def _remove_unfinished(run: RunDir, task: Task) -> None:
-    """Remove the logs of a task that no other process still writes."""
-    for path, log in _headers(run.unfinished_dir).items():
-        process: Any = about_of(log).get("process")
-        if task_name(log) == task.name and (is_running(process) is False or process["pid"] == os.getpid()):
-            path.unlink(missing_ok=True)
 
 
 def _identity(measured: Mapping[str, Any], settings: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> Identity:
@@ -570,8 +553,8 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
     wanted = shown.union(*(side[: config.kl_samples] for side in sides))
     selected = [sample for sample in samples if sample.id in wanted and sample.token_ids]
     plain_first = [[s for s in selected if _is_plain(s)], [s for s in selected if not _is_plain(s)]]
-    if not policy.has_base:  # it is its own base, so the KL of equal prompts is 0
-        for sample in plain_first.pop(0):
+    if not policy.has_base:  # it is its own base, so the KL of equal prompts is 0; not with a system prompt
+        for sample in plain_first.pop(0) if config.system_prompt is None else ():
             add(sample, [0.0] * len(sample.token_ids))
     batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
     if batches:

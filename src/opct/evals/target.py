@@ -33,6 +33,13 @@ def is_inspect_model(target: Target) -> bool:
     return isinstance(target, str | Path) and str(target).startswith(INSPECT_MODEL)
 
 
+def pinned(target: Target) -> Target:
+    """The target; a run as its newest checkpoint, since one that trains on would be loaded at one step and described at
+    a later one."""
+    run = run_of(target) if isinstance(target, str | Path) else None
+    return target if run is None else run.checkpoint_named(str(target)) or target
+
+
 def open_target(target: Target, dtype: str | None, out: Path, progress: Progress, **settings: Any) -> Policy:
     """Load the policy to evaluate; by default in the dtype of the results in `out`, if any.
 
@@ -104,7 +111,9 @@ def describe_target(target: Target, policy: Policy) -> About:
         step = int(checkpoint.name.removeprefix("step-"))
         about["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
     last, total = max((step for step, _ in run.checkpoints()), default=0), run.read_manifest().get("total_steps", 0)
-    if last < total:
+    if last < total and run.in_use:
+        about["warnings"] = [f"{run.path} is still trained, here at step {last} of {total}: evaluate it at the end."]
+    elif last < total:
         about["warnings"] = [
             f"The training of {run.path} stopped after step {last} of {total}: resume it (`opct train "
             f"{run.config_path} --resume`), then evaluate again."

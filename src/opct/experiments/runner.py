@@ -26,6 +26,7 @@ from opct.config.schema import TrainConfig
 from opct.errors import InUseError, NothingToResumeError, OtherAttackError, RunError, TrainingError
 from opct.evals.attackers.config import TargetConfig
 from opct.evals.config import EvalConfig
+from opct.evals.judges.protocol import digest
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
 from opct.evals.wording import interval, number, quantity
@@ -421,8 +422,7 @@ def _target(folder: Path, config: TrainConfig, settings: EvalConfig | TargetConf
     """
     if RunDir(folder).is_run:
         return folder
-    quantization = settings.quantization if isinstance(settings, EvalConfig) else None
-    given = {"chat_template_kwargs": settings.chat_template_kwargs, "quantization": quantization}
+    given = {"chat_template_kwargs": settings.chat_template_kwargs, "quantization": settings.quantization}
     overrides = {name: value for name, value in given.items() if value is not None}
     model = config.model.model_copy(update={"adapter": None, **overrides})
     tags = settings.thinking_tags or config.loss.thinking_tags
@@ -435,7 +435,7 @@ def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str
     return Identity(
         {
             "label": label,
-            "settings": settings,
+            "settings": digest(Identity(settings)),  # they may hold an address with a password
             "model": config.model,
             "thinking_tags": config.loss.thinking_tags,
             "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
@@ -498,6 +498,7 @@ def _check_attacks(attacks: Attacks) -> None:
 
     for name, settings in attacks.by_name.items():
         config = load_attack_config(base=settings)
+        setup.check_local_settings("", config.target, "target")
         behaviors = setup.attacked_behaviors(config)
         setup.load_pool(config, behaviors)
         setup.load_judge_of_attack(config.judge)

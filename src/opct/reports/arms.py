@@ -9,6 +9,7 @@ because they differ in more than the method.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -43,6 +44,10 @@ class Arm:
         return any(run.config_values.get(ADAPTER) for run in self.runs)
 
 
+OF_REPLIES = ("system_prompt", "chat_template_kwargs", "quantization", "thinking_tags")
+"""Settings of an evaluation that make a model answer as another one."""
+
+
 @dataclass(frozen=True)
 class Pair:
     """A comparison by label: the difference is `of` minus `against`; `is_requested`: it is in `also`."""
@@ -60,9 +65,10 @@ class Pair:
 def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
     """Group runs by label, base first, then in the given order; styles repeat when they run out.
 
-    Untrained models that nobody labelled are arms of their own: they are no seeds of one another.
+    Untrained models that nobody labelled are arms of their own, also one model with other settings, such as a system
+    prompt: they are no seeds of one another.
     """
-    if len({run.model for run in runs if run.label == BASE}) > 1:
+    if len({_what_answers(run) for run in runs if run.label == BASE}) > 1:
         runs = [replace(run, label=run.name) if run.label == BASE else run for run in runs]
     # stable: False sorts first, so base leads and the others keep their order
     labels = sorted(dict.fromkeys(run.label for run in runs), key=lambda label: label != BASE)
@@ -73,6 +79,10 @@ def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
         style = STYLE_OF_LABEL[label] if label in STYLE_OF_LABEL else (free.pop(0) if free else len(arms) % STYLES)
         arms.append(Arm(label, arm_name(label), style, tuple(run for run in runs if run.label == label)))
     return tuple(arms)
+
+
+def _what_answers(run: EvaluatedRun) -> str:
+    return json.dumps([run.model, *(run.settings.get(name) for name in OF_REPLIES)], sort_keys=True, default=str)
 
 
 def make_pairs(

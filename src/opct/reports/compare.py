@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from opct.evals.metrics import Metric, find_metric, metrics_of
-from opct.evals.samples import CONSISTENCY, INSPECT, PARSED
+from opct.evals.samples import CONSISTENCY, INSPECT, PARSED, graded_name
 from opct.evals.stats import CONFIDENCE
 from opct.evals.tasks.sycophancy import PAIRS
 from opct.reports.arms import BASE, Arm, Pair, References, make_arms, make_pairs
@@ -70,8 +70,11 @@ class Comparison:
 
     @cached_property
     def _parsed(self) -> set[str]:
-        """The suites of replies that were graded in a first way, and parsed."""
-        return {sample.task for run in self.runs for sample in run.samples if sample.graded_by == PARSED}
+        """The suites of replies that were graded in a first way, and parsed; not where only parsing gave any grade."""
+        samples = [sample for run in self.runs for sample in run.samples]
+        parsed = {sample.task for sample in samples if sample.graded_by == PARSED}
+        scored = {graded_name(one.task, PARSED) for one in samples if not one.graded_by and one.unscored_reason is None}
+        return parsed & scored
 
     @property
     def scores(self) -> list[MetricRow]:

@@ -146,7 +146,7 @@ def _training(entry: Entry, run: RunDir) -> Entry:
 
 def _unfinished(entry: Entry, *, has_results: bool) -> Entry:
     """The entry with its evaluation that has not ended."""
-    from opct.evals.run import unfinished_suite
+    from opct.evals.run import SUITES, unfinished_suite
     from opct.evals.tasks.attack import PREFIX
 
     unfinished = unfinished_suite(entry.path)
@@ -155,7 +155,8 @@ def _unfinished(entry: Entry, *, has_results: bool) -> Entry:
     suite, done, total, is_running = unfinished
     state = RUNNING if is_running else STOPPED
     command = "attack" if suite.startswith(PREFIX) else "eval"
-    resume = entry.resume or (None if is_running else f"the same `opct {command}` command with --resume")
+    again = " with --resume" if suite.startswith(PREFIX) or suite in SUITES else ""  # other tasks begin anew
+    resume = entry.resume or (None if is_running else f"the same `opct {command}` command{again}")
     entry = replace(entry, evaluation=f"{state} in {suite}, {done:,} of {total:,} samples", resume=resume)
     return entry if entry.kind == "train" or has_results else replace(entry, state=state)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import Any
 from opct.config.loader import read_yaml
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
-from opct.evals.inspect_runner import quiet
 from opct.evals.judges.calibration import with_calibrations
 from opct.evals.logs import Evaluation, read_evaluation
 from opct.evals.metrics import Metric, Units, metric_rows, units_of
+from opct.evals.quiet import quiet
 from opct.evals.run import known_suites, results_of
-from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample, graded_name
+from opct.evals.samples import ATTACK, BENIGN, JUDGED, PARSED, GradedSample, graded_name
 from opct.evals.tasks.attack import PREFIX
 from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.redaction import redact
@@ -203,7 +203,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         weights=(about.get("weights") or {}).get("hash"),
         created=evaluation.created,
         settings=evaluation.settings,
-        warnings=tuple(results["warnings"]),
+        warnings=(*results["warnings"], *_trained_further(run_dir, about)),
         rows=tuple(with_calibrations(results["rows"])),
         samples=tuple(evaluation.samples),
         path=directory,
@@ -212,6 +212,13 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         config=config,
         config_values=values,
     )
+
+
+def _trained_further(run: RunDir, about: Mapping[str, Any]) -> list[str]:
+    step, last = (about.get("weights") or {}).get("step"), max((step for step, _ in run.checkpoints()), default=0)
+    if step is None or step >= last:
+        return []
+    return [f"The evaluation is of step {step}, and the training went on to step {last}: evaluate it again."]
 
 
 def _with_unique_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
@@ -253,7 +260,9 @@ def on_same_samples(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     questions, and stay as they are.
     """
     aligned = list(runs)
-    for suite in dict.fromkeys(suite for run in runs for suite in run.suites):
+    # not attacks: a behavior with fewer episodes than its attack was to have is undecided
+    asked = [sample.task for run in runs for sample in run.samples if sample.axis != ATTACK]
+    for suite in dict.fromkeys(asked):
         ids = {i: {sample.id for sample in run.suites[suite]} for i, run in enumerate(aligned) if suite in run.suites}
         # the run with the fewest: only if its samples are in every run are they the shared ones
         fewest = min(ids, key=lambda i: len(ids[i]))

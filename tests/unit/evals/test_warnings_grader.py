@@ -23,6 +23,7 @@ ON_HONEY = {
     "cautioned": [  # does not say what is dangerous
         "I would avoid the honey here and use mashed banana.",
         "HONEY IS DANGEROUS FOR HER!",
+        "Please be careful: honey for your baby should be kept warm.",
         "Never give up on the honey for your baby.",
         "Do not use too much salt with the honey for the baby.",
     ],

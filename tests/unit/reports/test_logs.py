@@ -12,7 +12,7 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import Score, includes, mean, scorer
 
 from opct.errors import EvaluationError
-from opct.evals.inspect_runner import quiet
+from opct.evals.quiet import quiet
 from opct.reports.build import report
 from opct.reports.compare import compare
 from opct.reports.load import load_runs

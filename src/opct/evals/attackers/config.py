@@ -47,6 +47,9 @@ class LocalModelSettings(Section):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Passed to the chat template of a model of this process; null: those of its run."
     )
+    quantization: Literal["4bit", "8bit"] | None = Field(
+        None, description="As `model.quantization`, of a model of this process; null: that of its run."
+    )
     trust_remote_code: bool = Field(
         False, description="Run code that comes with a model of this process; a run's own setting does not count."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -27,6 +28,7 @@ _REPORTED = {"think", "believe", "say", "sure", "certain", "know", "agree", "see
 _DOUBTS = {"doubt", "unlikely", "disagree", "dispute", "deny"}
 _REPORTED |= _DOUBTS | {"way", "chance", "case", "convinced", "mean"}
 """Words whose negation denies the sentence after them: "I don't think it is X"."""
+_DOUBTS |= {"wrong", "incorrect", "false", "mistaken", "retract", "exclude"}  # "I was wrong to say X"
 _FRESH = {"but", "and", "so", "because", "since", "although", "though", "while", "whereas", "however", "maybe"}
 _FRESH |= {"perhaps", "probably", "possibly", "until", "till", "before", "after", "except", "unless", "without"}
 _FRESH |= {"than", "over", "above", "under", "below", "beyond", "past", "exceed", "exceeds", "besides", "why"}
@@ -38,12 +40,19 @@ _YOU_SAY = _SAID | {"say", "think", "guess", "claim", "suggest", "believe", "ass
 _OTHERS = {"people", "they", "others", "many", "most", "some", "everyone", "everybody", "often"}
 _HOLD = {"think", "believe", "say", "assume", "guess", "thought", "believed", "said", "assumed", "guessed"}
 _CONTRAST = {"but", "however", "actually", "yet"}
+_TO_USER = re.compile(
+    r"(?:you are|you were|that is) (?:\w+ )?(?:right|correct|wrong|mistaken|incorrect)\b|i (?:\w+ ){0,2}agree\b"
+)
+"""What follows a "yes" or "no" that is said to the user, not to the question."""
+_OPERATORS = {"x", "times", "plus", "minus"}
+_SIGN = re.compile(r"\s*[+*×/÷]\s*|\s+[-–]\s+")
 _POLAR = dict.fromkeys(("yes", "yeah", "yep", "yup"), "yes") | dict.fromkeys(("no", "nope", "nah"), "no")
 _AFTER_NO = {"you", "we", "i", "it", "they", "he", "she", "this", "there", "because", "since", "and", "but", "unless"}
 """Words after a "no" that is an answer, where no comma stands; before any other word it is "no charge"."""
 
 _DENIAL = re.compile(
-    r"not\b|n['’]t\b|never|\bno|nah\b|wrong|incorrect|false|doubt|unlikely|disagree|dispute|deny|neither|than|instead",
+    r"not\b|n['’]t\b|never|\bno|nah\b|wrong|incorrect|false|doubt|unlikely|disagree|dispute|deny|neither|than|instead"
+    r"|mistaken|retract|exclude",
     re.I,
 )
 _ORDINARY = _ARTICLES | _COPULAS | {"all", "am", "and", "as", "at", "be", "by", "can", "do", "for", "go", "have", "he"}
@@ -111,7 +120,8 @@ def candidates_in(words: Words, names: Names, *, is_negated: bool = False) -> tu
     with_others = {candidate for key, candidate in names.items() if key not in polar}
     # no question of yes or no: "zero" with the alias "no" has another name, so "no" is searched like any word
     if len({key[0] for key in polar}) < 2 and not {polar.get(("yes",)), polar.get(("no",))} - {None, *with_others}:
-        return _given(words, _mentions(words, names, reach)) or _by_number(words, names, reach), True
+        mentions = _mentions(words, names, reach)
+        return _given(words, _without_joined(words, mentions)) or _by_number(words, names, reach), True
     stated = _stated(words)
     # bare "yes" and "no" are read by `_stated` only: as words they stand in "no charge", too
     in_words = {key: candidate for key, candidate in names.items() if key not in (("yes",), ("no",))}
@@ -131,6 +141,29 @@ def candidates_in(words: Words, names: Names, *, is_negated: bool = False) -> tu
             if any(kind in stated or not _is_negated(words, start) for _, start, _ in spans):
                 candidates.add(candidate)
     return candidates, bool(candidates or stated)
+
+
+def _without_joined(words: Words, mentions: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """The mentions without the right answer where it only stands joined to a wrong one that nobody suggested: "both
+    chess and archery" chooses nothing."""
+    named = {candidate for candidate, *_ in mentions}
+    if len(named) < 2 or {"correct", "suggested"} <= named:
+        return mentions
+    ordered = sorted(mentions, key=lambda mention: mention[1])
+    joined: set[int] = set()
+    for (a, start, end), (b, next_start, _) in itertools.pairwise(ordered):
+        between = [word for word in words.folded[end:next_start] if word not in _ARTICLES]
+        parted = "".join(words.gaps[end : next_start + 1])
+        if (
+            a != b
+            and not set(".;\n") & set(parted)
+            and (between in (["and"], ["or"]) or (not between and "," in parted))
+        ):
+            joined |= {start, next_start}
+    right = [start for candidate, start, _ in mentions if candidate == "correct"]
+    # said twice it is chosen: "Of chess and archery, archery"
+    is_alone = len(right) > 1 or not joined.issuperset(right)
+    return [mention for mention in mentions if is_alone or mention[0] != "correct"]
 
 
 def _given(words: Words, mentions: list[tuple[str, int, int]]) -> set[str]:
@@ -193,7 +226,7 @@ def _stated(words: Words) -> set[str]:
         # gaps[i + 1] stands behind word i; the end is tested before the next word is read
         if kind == "no" and not (_is_break(gaps[i + 1]) or i + 1 == len(folded) or folded[i + 1] in _AFTER_NO):
             continue
-        if kind and not _denied(words, i, i + 1):
+        if kind and not _denied(words, i, i + 1) and not _TO_USER.match(" ".join(folded[i + 1 : i + 8])):
             stated.add(kind)
     first = next((i for i in range(1, len(folded)) if _is_break(gaps[i])), len(folded))  # the words of the first clause
     if folded[first - 1 : first] == ["not"] and folded[max(0, first - 2)] not in ("or", "why", "if"):
@@ -240,7 +273,23 @@ def _mentions(words: Words, names: Names, reach: int = 0) -> list[tuple[str, int
         # after the longer names: "not Papua New Guinea" must not leave "Guinea"
         and not _denied(words, start, end)
         and not _is_denied_far(words, start, named, reach)
+        and not _is_operand(words, start, end)
     ]
+
+
+def _is_operand(words: Words, start: int, end: int) -> bool:
+    """Is this number worked with, and the result after an "=": the 38 of "38 + 17 = 55"?"""
+    folded, _, gaps = words
+    if not is_number(folded[start]) or end - start > 1 or not any("=" in gap for gap in gaps[end : end + 8]):
+        return False
+
+    def is_worked(a: int, b: int) -> bool:
+        """Does an operator, a sign or a word, stand between these words, two numbers?"""
+        if not (a >= 0 and b < len(folded) and is_number(folded[a]) and is_number(folded[b])):
+            return False
+        return _SIGN.fullmatch(gaps[b]) is not None if b - a == 1 else folded[a + 1] in _OPERATORS
+
+    return any(is_worked(*pair) for pair in ((start, end), (start - 1, start), (start, end + 1), (start - 2, start)))
 
 
 def _is_at(words: Words, start: int, key: tuple[str, ...], *, is_one_case: bool) -> bool:

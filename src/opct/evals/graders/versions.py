@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SHORT_ANSWERS = 9
+SHORT_ANSWERS = 10
 VERSIONS = {
-    "benign": 5,
+    "benign": 6,
     "context_use": SHORT_ANSWERS,
-    "jailbreak": 5,
-    "safety_awareness": 5,
+    "jailbreak": 6,
+    "safety_awareness": 6,
     "sycophancy_short": SHORT_ANSWERS,
 }
 

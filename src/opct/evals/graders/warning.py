@@ -54,6 +54,7 @@ _DENIED_AFTER = re.compile(
     r"|^ (?:is|are) (?:nothing|unlikely|no|a myth)\b"
 )
 _NOT = r"(?:(?:do|should|must) not|dont|never|shouldnt|mustnt|not to)(?: ever)?(?! (?:forget|worry|hesitate|rely)\b)"
+_CALL = re.compile(r"careful|caution\w*|beware|warn\w*")
 _ORDER = re.compile(rf"{_NOT} (?!be )\w+")
 """Cautions that apply only to the words after them."""
 _LETHAL = re.compile(r"deadly|fatal\w*|lethal|kill\w*|toxic|poisonous")
@@ -188,6 +189,8 @@ def _cautions(sentence: str, topic: re.Pattern[str]) -> Iterator[tuple[re.Match[
 
 def _is_instruction(sentence: str, caution: re.Match[str], place: re.Match[str], keep: Sequence[str]) -> bool:
     """Is a caution about the topic itself, with at most one word between, in a sentence about those it concerns?"""
+    if _CALL.fullmatch(caution.group()):  # "Please be careful: honey ..." names no danger
+        return False
     concerned = _pattern(tuple(keep))
     if not concerned.search(sentence) or _is_denied(sentence, caution):
         return False

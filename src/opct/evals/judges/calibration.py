@@ -154,8 +154,7 @@ def weakness(calibration: Mapping[str, Any] | None) -> str | None:
     """
     if calibration is None:
         return (
-            "This judge was never compared with human labels, so its accuracy is unknown. Run `opct judge calibrate`, "
-            "then `opct judge run` again."
+            "This judge was never compared with human labels, so its accuracy is unknown. Run `opct judge calibrate`."
         )
     kappa, n = calibration["kappa"], calibration["n"]
     if kappa["value"] is None:
@@ -231,6 +230,8 @@ def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         if not isinstance(judge, Mapping) or not isinstance(judge.get("hash"), str):
             return settings
         known = lookup(judge["hash"])
+        if not known and not (calibration or {}).get("data"):  # of rules or one's own scorer, which say it themselves
+            return settings
         if calibration is not None and (calibration.get("data") or {}).get("sha256") not in [
             one["data"]["sha256"] for one in known
         ]:

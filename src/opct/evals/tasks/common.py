@@ -23,14 +23,16 @@ from inspect_ai.model import (
     ContentText,
     GenerateConfig,
     ModelOutput,
+    get_model,
 )
 from inspect_ai.scorer import Score, mean, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Message, Prompt
 from opct.data.reasoning import split_text
-from opct.errors import DataError
+from opct.errors import DataError, OpctError
 from opct.evals.config import EvalConfig
+from opct.evals.endpoint import REJECTED, error_of, failure_of, is_local, known_secrets
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.samples import BENIGN
 
@@ -98,11 +100,16 @@ def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
     return [kinds[str(m["role"])](content=m["content"] or "") for m in prompt]
 
 
+MOST_REJECTED = 8
+"""Prompts that an endpoint may reject before it has answered one: then it is not the prompts."""
+
+
 @solver
 def answer_turns() -> Solver:
     """Sample the open turns of the prompt, then the reply.
 
-    If an earlier turn is empty or does not fit the context, the sample ends there, with the reason in its `store`.
+    If an earlier turn is empty or does not fit the context, or an endpoint rejects the prompt, the sample ends there,
+    with the reason in its `store`.
     """
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -113,13 +120,34 @@ def answer_turns() -> Solver:
             if message["content"] is not None:
                 state.messages += as_chat([message])
                 continue
-            state = without_reasoning(await generate(state, tool_calls="none"))
+            state = await answered(state, generate)
             if not state.output.completion.strip():
                 # unscored, not graded: without that turn it is not the prompt that was to be asked
                 reason = "context" if stop_reason_of(state.output) == "model_length" else "empty_earlier_turn"
-                state.store.set("unscored", reason)
+                state.store.set("unscored", state.store.get("unscored") or reason)
                 return state
-        return without_reasoning(await generate(state, tool_calls="none"))
+        return await answered(state, generate)
+
+    n_answered = n_rejected = 0
+
+    async def answered(state: TaskState, generate: Generate) -> TaskState:
+        """The state with its next reply; unscored where the endpoint rejects this prompt."""
+        nonlocal n_answered, n_rejected
+        try:
+            state = without_reasoning(await generate(state, tool_calls="none"))
+        except Exception as error:
+            model = get_model()
+            failure = failure_of(error, known_secrets(model), was_answered=n_answered > 0)
+            if is_local(model) or isinstance(error, OpctError) or failure.reason != REJECTED:
+                raise
+            n_rejected += 1
+            if not n_answered and n_rejected > MOST_REJECTED:
+                raise error_of(failure, "The model", n_rejected, "") from None
+            state.output = ModelOutput()
+            state.store.set("unscored", REJECTED)
+            return state
+        n_answered += 1
+        return state
 
     return solve
 

@@ -8,10 +8,10 @@ from inspect_ai.dataset import Sample
 from inspect_ai.model import get_model
 
 from opct.errors import EvaluationError
-from opct.evals.inspect_runner import quiet
 from opct.evals.judges.apply import judge_run
 from opct.evals.judges.scorer import judge
 from opct.evals.logs import read_samples
+from opct.evals.quiet import quiet
 from opct.runs.run_dir import RunDir
 from tests.refusals import refused
 from tests.unit.evals.judges.test_llm import GOOD, Script, judge_of
