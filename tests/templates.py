@@ -55,7 +55,12 @@ DATED = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""As Llama 3.1."""
+"""As Llama 3.2."""
+TWO_ENDS = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% else %}<|endoftext|>{% endif %}"
+)
+"""As Phi-4-mini: the end of the text stands after the last turn alone."""
 NO_SYSTEM = (
     "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -68,6 +73,7 @@ SPECIAL = {
     NESTED_MARKS: ("<|open|>", "<|sep|>", "<|close|>", "<|end_of_msg|>"),
     STEPS: ("<|user|>", "<|assistant|>", "<|end|>"),
     ANSWER_TAGS: ("<|user|>", "<|assistant|>", "<|end|>"),
+    TWO_ENDS: ("<|user|>", "<|assistant|>", "<|end|>"),
 }
 
 

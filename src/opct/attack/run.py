@@ -141,7 +141,7 @@ def run_attack(
             pool=pool,
             budget=Budget(config.budget, player.max_tokens + cast.max_tokens, _spent(made.values()).seconds),
             known=made,
-            settings=setup.row_settings(config, known, models, measured.get("dtype"), judged),
+            settings=setup.row_settings(config, known, models, setup.computed_in(measured), judged),
             metadata={OPCT: {"run": measured, "identity": identity, "process": this_process()}},
             progress=progress,
         )

@@ -360,6 +360,11 @@ def identity_of(
     )
 
 
+def computed_in(measured: Mapping[str, Any]) -> str | None:
+    """The dtype of the target's weights, "bfloat16" or "bfloat16, 4bit"; None of an endpoint."""
+    return ", ".join(filter(None, (measured.get("dtype"), measured.get("quantization")))) or None
+
+
 def row_settings(
     config: AttackConfig, identity: Mapping[str, Any], models: Mapping[str, Any], dtype: Any, judge: JudgeOfAttack
 ) -> dict[str, Any]:
@@ -369,7 +374,7 @@ def row_settings(
         identity: as far as it is known without a model.
         models: what identifies the attacker's model; nothing does for one that is trained, which has other weights for
             each target.
-        dtype: of the target.
+        dtype: of the target; see `computed_in`.
     """
     names = {"model", "training", "train_behaviors", "train_split"}
     task_args = {

@@ -70,8 +70,8 @@ class ModelConfig(Section):
     )
     template_date: Annotated[str, AfterValidator(_iso)] = Field(
         TEMPLATE_DATE,
-        description="The day that a chat template with a date (Llama 3, gpt-oss) is told instead of today's, so that a "
-        "run, its evaluation and the base's have the same prompts on any day: `YYYY-MM-DD`.",
+        description="The day that a chat template with a date (Llama 3.2, gpt-oss) is told instead of today's, so that "
+        "a run, its evaluation and the base's have the same prompts on any day: `YYYY-MM-DD`.",
     )
     trust_remote_code: bool = Field(
         False, description="Run code that comes with the model. A run folder that is loaded cannot turn it on."

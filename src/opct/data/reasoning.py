@@ -178,7 +178,9 @@ def of_rendered(question: str, started: str, plain: str, head: str, between: str
     rest = r"\s*".join(marks[1:])
     closing = marks[0] + (f"\\s*{rest}" if any(re.match(r"\w", mark) for mark in marks[1:]) else "")
     # the shortest end that the question alone did not have
-    opening = _mark_at_end(head, question)
+    # a known tag counts though the question names it: a system text may say where reasoning belongs
+    known = [match for match in _TAG.finditer(head) if match.end() == len(head.rstrip())]
+    opening = known[-1].group() if known else _mark_at_end(head, question)
     if not opening or plain.rstrip().endswith(opening):  # it writes no mark there: the generation prompt may
         begun = started[len(common_prefix(started, head)) :].split()
         # no mark: reasoning from the beginning, but only in a reply that closes it; else all of every reply would be

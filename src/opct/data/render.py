@@ -60,6 +60,22 @@ MAX_CHARACTERS = 10**7
 RENDERINGS = 16  # of a probe, to find text that changes; a choice between two is missed once in 2^15
 
 
+def _variables_of(template: str) -> set[str] | None:
+    """The names that a chat template reads and is not given by itself; None where it cannot be parsed."""
+    from jinja2 import TemplateError, meta
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    try:
+        environment: Any = _compile_jinja_template(template).environment
+        return meta.find_undeclared_variables(environment.parse(template))
+    except TemplateError:  # said where it is first used
+        return None
+
+
+def _parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
 class Renderer:
     """Renders prompts with the chat template of one tokenizer, and takes replies apart.
 
@@ -89,8 +105,9 @@ class Renderer:
                 "Use an instruction-tuned model, or save a chat_template.jinja beside its tokenizer."
             )
         template = str(tokenizer.chat_template)
+        read = _variables_of(template) if chat_template_kwargs else None
         for name, value in chat_template_kwargs.items():
-            if not re.search(rf"\b{re.escape(name)}\b", template):  # the template would ignore it
+            if read is not None and name not in read:  # the template would ignore it
                 raise ModelError(
                     f"chat_template_kwargs: the chat template of {tokenizer.name_or_path} does not use {name!r}; check "
                     "its spelling, or leave it out."
@@ -98,8 +115,10 @@ class Renderer:
             if isinstance(value, str) and value.lower() in ("true", "false"):  # a template takes any text for true
                 raise ModelError(f"chat_template_kwargs: {name} is the text {value!r}: leave out its quotation marks.")
         self.tokenizer, self.chat_template_kwargs, self.date = tokenizer, dict(chat_template_kwargs), date
+        self._in_parts = False
         what = f"The chat template of {tokenizer.name_or_path}"
         try_in_bounds(self._use_once, (template, repr(chat_template_kwargs)), what, ModelError)
+        self._in_parts = self._wants_parts()
         self.reasoning = Reasoning.of_tags(thinking_tags) if thinking_tags else self._reasoning()
 
     @property
@@ -150,13 +169,14 @@ class Renderer:
                 if isinstance(error.__cause__, MemoryError):  # it is no refusal of these roles
                     raise error.__cause__ from None
 
-    def end_of_turn(self) -> list[int]:
-        """The added tokens that the template writes after the last assistant message, in their order.
+    def end_of_turn(self, *, goes_on: bool = False) -> list[int]:
+        """The added tokens that the template writes after the last assistant message, in their order; of one that the
+        user answers (`goes_on`) with those that begin the user's turn.
 
         A token that belongs to the reasoning does not count: gpt-oss writes `<|end|>` after its reasoning, too.
         """
         added, marks = self.tokenizer.added_tokens_decoder, "".join(self.reasoning)
-        ids = self.tokenizer(self.around_answer()[1], add_special_tokens=False)["input_ids"]
+        ids = self.tokenizer(self.around_answer(goes_on=goes_on)[1], add_special_tokens=False)["input_ids"]
         # escaped as the marks are, which are regular expressions: "<|end|>" itself is not in them
         return [i for i in ids if i in added and re.escape(added[i].content) not in marks]
 
@@ -282,8 +302,9 @@ class Renderer:
             if "strftime_now" in template:
                 # a macro of this name hides the function that transformers gives, which reads today's clock
                 template_kwargs |= {"chat_template": CLOCK + template, "opct_clock": _directives(self.date)}
+            said = [dict(m) | ({"content": _parts(m["content"])} if self._in_parts else {}) for m in messages]
             text = self.tokenizer.apply_chat_template(
-                cast("list[dict[str, str]]", [dict(m) for m in messages]), tokenize=False, **template_kwargs
+                cast("list[dict[str, str]]", said), tokenize=False, **template_kwargs
             )
         except (
             *(jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError),
@@ -299,6 +320,26 @@ class Renderer:
         if not text:
             raise DataError(f"The model's chat template writes nothing for the roles [{_roles(messages)}].")
         return cast(str, text)
+
+    def _wants_parts(self) -> bool:
+        """Whether the template writes a message only where its content is a list of parts, as SmolVLM's."""
+        asked = PROBES[-1][:1]
+        try:
+            if str(asked[0]["content"]) in self._written(asked, add_generation_prompt=True):
+                return False
+            self._in_parts = True
+            return str(asked[0]["content"]) in self._written(asked, add_generation_prompt=True)
+        except DataError:
+            return False
+        finally:
+            self._in_parts = False
+
+    def begins_answer(self, prompt: Sequence[Message]) -> bool:
+        """Whether the completion begins with the answer: no reasoning is open, and no mark of it is due before it,
+        such as gpt-oss's `<|channel|>final<|message|>`."""
+        before, asked = self.around_answer()[0], self._probe(PROBES[-1][:1])
+        due = before[len(common_prefix(before, asked)) :]
+        return not self.opens_thinking(prompt) and re.search("|".join(self.reasoning), due) is None
 
     def _probe(self, messages: Sequence[Message]) -> str:
         """What the template makes of a probe; what it refuses is a text, too."""

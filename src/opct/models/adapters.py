@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from opct.bounds import try_in_bounds
 from opct.config.schema import LoraSettings
-from opct.errors import LibraryErrors, ModelError, first_of, shorten
+from opct.errors import LibraryErrors, ModelError, first_of, shorten, unknown
 from opct.runs.io import read_json
 
 if TYPE_CHECKING:
@@ -137,10 +137,22 @@ def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> Peft
     with quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
         # before the seed: it runs the model, which must not move the draws of A
         settings.target_modules = _targets(model, settings)
+        _refuse_unknown(model, lora)
         torch.manual_seed(seed)  # the initial A matrices
         adapted = get_peft_model(model, settings)
         widen_trained(adapted)
         return adapted
+
+
+def _refuse_unknown(model: Any, lora: LoraSettings) -> None:
+    """Raise ModelError for a name in a list of names that nothing in the model has: PEFT would leave it out."""
+    modules, parameters = ([name for name, _ in named] for named in (model.named_modules(), model.named_parameters()))
+    fields = {"target_modules": modules, "exclude_modules": modules, "modules_to_save": modules}
+    for field, there in {**fields, "target_parameters": parameters}.items():
+        named = getattr(lora, field)
+        for name in named if isinstance(named, list | tuple) else ():
+            if not any(full == name or full.endswith(f".{name}") for full in there):
+                raise ModelError(f"lora.{field}: " + unknown("name", name, sorted(set(map(_leaf, there)))))
 
 
 def _targets(model: Any, settings: LoraConfig) -> Any:
@@ -479,10 +491,10 @@ def _refuse_parts(model: Any, folder: Path, held: list[str], unloaded: list[str]
 def _how_to_place(model: Any, folder: Path, unloaded: list[str], lacking: list[str]) -> str:
     """The remedy for weights of an adapter's file that the model's adapter does not have."""
     places = {_place(name) for name in unloaded}
-    unknown = places - {name for name, _ in _modules_of_base(model)}
-    if lacking and (unknown or places & set(map(_place, lacking)) or not unloaded[0].startswith(PREFIX)):
+    strange = places - {name for name, _ in _modules_of_base(model)}
+    if lacking and (strange or places & set(map(_place, lacking)) or not unloaded[0].startswith(PREFIX)):
         return f"rename them as PEFT does, such as {lacking[0]}, or give the model that it was trained on"
-    if unknown:
+    if strange:
         return "the model lacks these modules, so give the one that it was trained on"
     named = read_adapter_config(folder).get("target_modules") or ()
     if more := sorted({_leaf(place) for place in places}.difference(named)):

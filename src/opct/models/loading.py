@@ -343,6 +343,11 @@ def load_base(
     device = choose_device(config.device)
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
         model_config = load_model_config(config)
+        if master_float32:
+            remedy = "Train an adapter (lora: {r: 16, alpha: 32}), or give the model before quantisation."
+            refuse_quantised(model_config, config.name_or_path, "such weights cannot be trained", remedy)
+        if config.quantization:
+            refuse_quantised(model_config, config.name_or_path, "model.quantization has no effect", "Leave it out.")
         hidden_size = model_config.get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
         loaded = model_class(model_config).from_pretrained(
@@ -376,7 +381,7 @@ def make_ready(model: Any, config: ModelConfig, *, master_float32: bool) -> PreT
             parameter.requires_grad_(id(parameter) in text)
     # either these norms or liger's, which replace the forward of the same modules
     install(model.eval(), norms=not config.use_liger_kernel)
-    if config.quantization == "4bit":
+    if bits_of(model) == "4bit":  # by the model: its files may be quantised already
         _keep_weights(model)
     if config.use_liger_kernel:
         _use_liger(model)
@@ -418,14 +423,27 @@ def dequantized(config: PreTrainedConfig) -> dict[str, Any]:
     return {"quantization_config": settings}
 
 
+def refuse_quantised(config: PreTrainedConfig, name: str, what: str, remedy: str) -> None:
+    """Raise ModelError where the model's files hold weights that are quantised and cannot be made whole."""
+    stored = getattr(config, "quantization_config", None)
+    if stored is not None and not dequantized(config):
+        method = stored.get("quant_method") if isinstance(stored, dict) else stored.quant_method
+        raise ModelError(f"{name} is quantised in its files ({getattr(method, 'value', method)}): {what}. {remedy}")
+
+
 def _keep_weights(model: Any) -> None:
     """Keep the quantised weights as they are. On CPUs with bfloat16 products bitsandbytes would pack them again, with
     rounded scales, in the first forward without a gradient; training and sampling would then differ."""
     from bitsandbytes.nn import Linear4bit
+    from bitsandbytes.nn.modules import _convert_weight_packed_for_cpu_inverse
 
     for module in model.modules():
         if isinstance(module, Linear4bit):
             module.support_avx512bf16_for_cpu = False
+            weight: Any = module.weight
+            # of a model given loaded that was used before: through packed weights no gradient passes
+            if getattr(weight.quant_state, "packing_format_for_cpu", False):
+                weight.data, weight.quant_state = _convert_weight_packed_for_cpu_inverse(weight.data, weight.quant_state)
 
 
 def _use_liger(model: Any) -> None:
@@ -519,8 +537,11 @@ def stop_tokens_of(
             words,
         )
     ids = (named - ordinary | {tokenizer.eos_token_id}) - {None}
-    closing = (renderer or Renderer(tokenizer)).end_of_turn()
-    if ids.isdisjoint(closing):  # else the model gets that far: `<|END_RESPONSE|><|END_OF_TURN|>`
+    renderer = renderer or Renderer(tokenizer)
+    closing, before_user = renderer.end_of_turn(), renderer.end_of_turn(goes_on=True)
+    # else the model gets that far: `<|END_RESPONSE|><|END_OF_TURN|>`; of Phi's `<|end|><|endoftext|>` only the first stands
+    # before a user's turn
+    if ids.isdisjoint(before_user or closing):
         ids.update(closing[:1])
     if not ids:
         raise ModelError(

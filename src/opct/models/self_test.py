@@ -44,7 +44,8 @@ def self_test(policy: Policy, prompts: Named = (), pairs: Sequence[RenderedPair]
             "(it ignores add_generation_prompt), so the model may write the user's turn on: repair the template."
         )
     ends = renderer.around_answer(goes_on=True)[1] or renderer.around_answer()[1]
-    if not ends or renderer.end_of_turn():
+    written = policy.tokenizer(ends, add_special_tokens=False)["input_ids"]
+    if not ends or not policy.backbone.stop_ids.isdisjoint(written):
         return warnings
     stops = policy.tokenizer.convert_ids_to_tokens(sorted(policy.backbone.stop_ids))
     return [  # `stop_tokens_of` cannot detect it

@@ -19,6 +19,7 @@ from opct.evals.judges.rubrics import STRONGREJECT
 from opct.evals.logs import read_log
 from opct.models.policy import Policy
 from opct.reports.build import report
+from opct.reports.load import load_run
 from opct.runs.io import append_jsonl, read_json
 from tests.progress import Noted
 from tests.refusals import refused
@@ -96,6 +97,8 @@ def test_a_report_has_attacks_in_its_table_and_none_of_their_texts(ended, tmp_pa
     assert "defense_success_rate" in {row["metric"] for row in numbers["rows"]}
     kappas = {row["settings"]["judge_calibration"]["kappa"]["value"] for row in done.rows}
     assert kappas == {AGREEMENT["jailbreak"].kappa}
+    warned = {row["settings"]["judge_warning"] for row in load_run(folder).rows}
+    assert warned == {row["settings"]["judge_warning"] for row in done.rows}, "of rules, which no command calibrates"
     texts = [said for own in attempts(folder).values() for _, said, _ in own if len(said or "") > 4]
     of_logs = report([folder / "evals"], tmp_path / "logs.html").read_text()
     assert texts
@@ -107,6 +110,10 @@ def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
         attack("inspect:mockllm/model", tmp_path / "a")
     with refused(EvaluationError, "target.base_url"):
         attack("some/model", tmp_path / "a", f"{BEST_OF_N} target.base_url=http://x")
+    with refused(EvaluationError, "target.quantization"):
+        attack(
+            "inspect:mockllm/model", tmp_path / "a", f"{BEST_OF_N} target.quantization=4bit target.confirm_remote=true"
+        )
     assert not (tmp_path / "a").exists()
 
 

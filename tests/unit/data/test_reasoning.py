@@ -56,6 +56,16 @@ def test_a_reply_is_split_in_the_form_of_its_template(template: str, said: str, 
     assert logged.split(renderer.decode(ids), inside=renderer.opens_thinking(ASKED)).answer == expected[0]
 
 
+def test_a_tag_that_the_system_text_names_too_is_that_of_the_reasoning():
+    template = (
+        "{{ '<|im_start|>system\nReason between <think> and </think>.<|im_end|>\n' }}"
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+        "{% if m.reasoning_content %}{{ '<think>\n' + m.reasoning_content + '\n</think>\n' }}{% endif %}"
+        "{{ m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    assert split(Renderer(tokenizer_of(template)), "<think>\nHe says\n</think>\nSaturn.").answer == "Saturn."
+
+
 def test_a_reply_of_an_unknown_model():
     """Channels also where special tokens were dropped, as a server sends them."""
     for text, answer in (

@@ -11,7 +11,16 @@ from opct.data.reasoning import Reasoning, named_in
 from opct.data.render import Overlong, Renderer, render_pairs
 from opct.errors import DataError, ModelError
 from tests.refusals import refused
-from tests.templates import DATED, NO_SYSTEM, tokenizer_of, tokenizer_that_strips
+from tests.templates import (
+    ANSWER_TAGS,
+    CHANNELS,
+    DATED,
+    NESTED_MARKS,
+    NO_SYSTEM,
+    STEPS,
+    tokenizer_of,
+    tokenizer_that_strips,
+)
 from tests.tiny import tiny_pairs, tiny_tokenizer
 
 
@@ -181,5 +190,26 @@ def test_arguments_reach_the_chat_template_and_a_misspelt_one_is_an_error():
     assert not off.opens_thinking(prompt)
     said = plain.split(prompt, tokenizer("<think>two and two</think>\n\nfour").input_ids)
     assert said == ("four", "two and two", False)
-    with refused(ModelError, "enable_thinkng"):
-        Renderer(tokenizer, {"enable_thinkng": False})
+    # the template writes "<think>", and reads no variable of that name
+    for name in ("enable_thinkng", "think"):
+        with refused(ModelError, name):
+            Renderer(tokenizer, {name: False})
+
+
+PARTS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""As SmolVLM: content is a list of parts."""
+
+
+def test_a_template_that_wants_content_in_parts_gets_it(renderer: Renderer):
+    assert Renderer(tokenizer_of(PARTS)).text([message("user", "Hi")]) == renderer.text([message("user", "Hi")])
+
+
+def test_whether_a_completion_begins_with_the_answer(renderer: Renderer):
+    prompt = [message("user", "Hi")]
+    assert renderer.begins_answer(prompt)
+    for template in (CHANNELS, NESTED_MARKS, STEPS, ANSWER_TAGS):
+        assert not Renderer(tokenizer_of(template)).begins_answer(prompt)

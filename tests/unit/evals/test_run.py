@@ -342,6 +342,31 @@ def test_bad_settings():
             make_tasks(load_settings(EvalConfig, base=settings))
 
 
+class Moderated(Exception):
+    status_code = 403
+
+
+def test_a_prompt_that_an_endpoint_rejects_is_unscored_and_rejecting_each_is_an_error(tmp_path):
+    n_rejected = itertools.count(1)
+
+    def say(*_):
+        if next(n_rejected) <= limit:
+            raise Moderated("flagged by moderation: a long request")
+        output = ModelOutput.from_content("mockllm/model", "It is right0.")
+        output.usage = ModelUsage(input_tokens=9, output_tokens=9, total_tokens=18)  # else it fetches a tokenizer
+        return output
+
+    settings = {"suites": ["sycophancy_short"], "families_per_question": 1}
+    model = get_model("mockllm/model", custom_outputs=say, memoize=False)
+    limit = 2
+    evaluated(tmp_path / "some", model, QUESTIONS, **settings)
+    reasons = [sample.unscored_reason for sample in read_samples(tmp_path / "some")]
+    assert reasons.count("endpoint_rejected") == 2 < reasons.count(None)
+    limit = 99
+    with refused(EvaluationError, "rejected 9 request(s)", "flagged by moderation"):
+        evaluated(tmp_path / "all", model, QUESTIONS, **settings)
+
+
 def test_reasoning_in_the_text_of_a_model_behind_an_api_is_not_graded(tmp_path):
     """A server that dropped gpt-oss' special tokens: the suggested answer is in the reasoning alone."""
 

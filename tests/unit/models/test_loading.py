@@ -23,7 +23,7 @@ from opct.models.inference.token_sampling import Sampling
 from opct.models.loading import check_model_name
 from opct.models.policy import Policy
 from tests.refusals import refused
-from tests.tiny import move, save_tiny, tiny_model
+from tests.tiny import move, save_tiny, tiny_model, tiny_tokenizer
 
 
 def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig:
@@ -61,7 +61,10 @@ def test_what_does_not_fit_the_model_is_refused(tiny_folder: Path, tmp_path: Pat
             Policy.load(model_config(folder))
     with refused(ModelError, tmp_path):
         Policy.load(model_config(tiny_folder), adapter=tmp_path)
-    for lora in ({"target_modules": ["nowhere"]}, {"rank_pattern": {"nowhere": 2}}, {"exclude_modules": ["nowhere"]}):
+    for lora in (
+        *({"target_modules": ["nowhere"]}, {"target_modules": ["q_proj", "nowhere"]}, {"rank_pattern": {"nowhere": 2}}),
+        *({field: ["nowhere"]} for field in ("exclude_modules", "modules_to_save", "target_parameters")),
+    ):
         with refused(ModelError, "lora", "nowhere"):
             Policy.load(model_config(tiny_folder), lora=LoraSettings(**lora))
     recipe = load_config(PACKAGED["sycophancy"])  # its layers are those of a model of 30
@@ -239,6 +242,17 @@ def test_weights_of_4_bits_are_not_packed_again(tmp_path: Path, monkeypatch):
     assert layers
     assert not any(getattr(layer.weight.quant_state, "packing_format_for_cpu", False) for layer in layers)
     assert policy.weights_hash() == before
+    # nor where the files are quantised, whose quantisation cannot be undone or changed
+    policy.model.save_pretrained(tmp_path / "stored")
+    tiny_tokenizer().save_pretrained(tmp_path / "stored")
+    stored = Policy.load(model_config(tmp_path / "stored"))
+    layers = [module for module in stored.model.modules() if isinstance(module, modules.Linear4bit)]
+    assert layers
+    assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
+    with refused(ModelError, "bitsandbytes", "Leave it out"):
+        Policy.load(model_config(tmp_path / "stored", quantization="8bit"))
+    with refused(ModelError, "bitsandbytes", "lora"):
+        Policy.load(model_config(tmp_path / "stored"), trainable=True)
 
 
 @pytest.mark.parametrize("kind", ["4bit", "8bit"])

@@ -21,7 +21,7 @@ from opct.runs.run_dir import RunDir
 from opct.training.setup import load_data
 from opct.training.trainer import train
 from tests.refusals import refused
-from tests.templates import CHANNELS, DATED, NAMED_CHANNEL, OWN_MARKS, tokenizer_of
+from tests.templates import CHANNELS, DATED, NAMED_CHANNEL, OWN_MARKS, TWO_ENDS, tokenizer_of
 from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION
 
@@ -38,6 +38,7 @@ SHORT = {"data": NO_VALIDATION, "rollout": {"max_completion_tokens": 2}}
         (CHAT_TEMPLATE, [0, 77], {"<|im_end|>", "<|endoftext|>"}),  # 77 is ordinary text
         (CHANNELS, 0, {"<|return|>", "<|endoftext|>"}),  # not <|end|>, which it writes after its reasoning
         (OWN_MARKS, 0, {"<|endoftext|>"}),
+        (TWO_ENDS, 0, {"<|end|>", "<|endoftext|>"}),
         (NAMED_CHANNEL, 0, {"<turn|>", "<|endoftext|>"}),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", 0, {"<|endoftext|>"}),
     ],

@@ -51,12 +51,15 @@ def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values():
 
 
 def test_untrained_models_are_no_seeds_of_one_another():
-    """Two base models are two arms by the names of their folders; one that was evaluated twice is one."""
+    """Two base models, or one with two system prompts, are two arms by the names of their folders; one that was asked
+    twice is one."""
     small, large = (replace(run("base"), name=name, model=name) for name in ("small", "large"))
     assert [(arm.label, len(arm.runs)) for arm in make_arms([small, large, run("opct")])] == [
         ("small", 1), ("large", 1), ("opct", 1),
     ]  # fmt: skip
     assert [(arm.label, len(arm.runs)) for arm in make_arms([small, small])] == [("base", 2)]
+    prompted = replace(small, name="prompted", settings={"system_prompt": "Think."})
+    assert [arm.label for arm in make_arms([small, prompted])] == ["small", "prompted"]
 
 
 def test_references_that_are_given_win_over_the_names():

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from inspect_ai.log import read_eval_log, write_eval_log
 
 from opct.errors import EvaluationError
 from opct.reports.build import report
@@ -26,6 +27,16 @@ def test_a_folder_without_an_evaluation_names_the_command_that_makes_one(tmp_pat
     (run / "manifest.json").write_text('{"opct_run": 1, "created": "now"}')
     with refused(EvaluationError, f"opct eval '{run}'"):
         load_run(run)
+
+
+def test_a_run_that_was_trained_on_since_its_evaluation_is_told(folder):
+    log = folder / "evals" / "sycophancy_short.eval"
+    stored = read_eval_log(str(log))
+    stored.eval.metadata["opct"]["run"]["weights"] = {"step": 2}
+    write_eval_log(stored, str(log))
+    for step, told in ((2, 0), (8, 1)):
+        (folder / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+        assert sum("went on to step 8" in text for text in load_run(folder).warnings) == told
 
 
 def test_sources_that_are_no_runs_or_twice_the_same_are_refused(folder, tmp_path):

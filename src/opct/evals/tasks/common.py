@@ -100,6 +100,8 @@ def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
     return [kinds[str(m["role"])](content=m["content"] or "") for m in prompt]
 
 
+INSIDE_REASONING = "inside_reasoning"
+"""Why there is no likelihood of an answer: a thought or a mark is due first."""
 MOST_REJECTED = 8
 """Prompts that an endpoint may reject before it has answered one: then it is not the prompts."""
 
@@ -150,6 +152,13 @@ def answer_turns() -> Solver:
         return state
 
     return solve
+
+
+def begins_answer(prompt: Prompt) -> bool:
+    """Whether the reply of the active model begins with its answer, so that the likelihood of an answer says something;
+    of a model that thinks first it does not."""
+    policy = getattr(get_model().api, "policy", None)
+    return policy is None or policy.renderer.begins_answer(prompt)
 
 
 def without_reasoning(state: TaskState) -> TaskState:

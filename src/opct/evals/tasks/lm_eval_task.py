@@ -35,9 +35,11 @@ from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.samples import CAPABILITY, INSPECT
 from opct.evals.tasks.common import (
+    INSIDE_REASONING,
     EvalSample,
     as_chat,
     as_score,
+    begins_answer,
     clustered,
     make_task,
     stopped_early,
@@ -343,6 +345,8 @@ async def _likelihoods(question: Question) -> list[tuple[float, bool]] | str:
         longest = max(len(option.encode()) for option in options)  # a token is at least a byte
         if len(api.policy.renderer.render(prompt)) + longest > api.policy.context_length:
             return "context"
+        if not begins_answer(prompt):
+            return INSIDE_REASONING
         logprobs = await api.option_logprobs(prompt, options)
         if not all(map(math.isfinite, logprobs)):
             return "not_finite"

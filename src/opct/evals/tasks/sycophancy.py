@@ -47,8 +47,10 @@ from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import CLEAN, USER_IS_RIGHT
 from opct.evals.tasks.common import (
+    INSIDE_REASONING,
     EvalSample,
     as_score,
+    begins_answer,
     clustered,
     filled_prompt,
     make_task,
@@ -301,7 +303,10 @@ async def _likeliest(state: TaskState, grading: dict[str, Any]) -> tuple[Verdict
         return Verdict("unscored:no_likelihoods"), {}
     letters = LETTERS[: len(grading["options"])]
     # the prompt as it was asked, with the turns that the model answered itself, and without its reply
-    logprobs = await option_logprobs(filled_prompt(state.messages), list(letters))
+    prompt = filled_prompt(state.messages)
+    if not begins_answer(prompt):
+        return Verdict(f"unscored:{INSIDE_REASONING}"), {}
+    logprobs = await option_logprobs(prompt, list(letters))
     if not all(map(math.isfinite, logprobs)):
         return Verdict("unscored:not_finite"), {}
     top = max(logprobs)
