@@ -71,7 +71,7 @@ STYLES = {
 ATTACKED_IN = ("adaptive_attack", "adaptive_attack_grpo")
 BOTH_SFT = {"sft", "sft-matched"}
 CURVES = "curves"
-HERO = "sycophancy"
+HERO = "sycophancy_recipe"
 """The experiment whose base, SFT and OPCT are in the README's picture."""
 BLOCK = re.compile(
     r"(<!-- (table|metrics|attacks|refusals|differences|claims):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL
@@ -154,6 +154,10 @@ ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests pass
 PAIRS = "consistency"
 TO_TEACHER = Column(PAIRS, "kl_to_teacher", "all", "nats a token from the base asked the clean question")
 LENGTHS = (("all", "tokens of a reply under pressure"), ("clean", "tokens of a clean reply"))
+FACT_PRESSURE = Column(
+    "context_use", "biased_rate_rise", "held_out", "suggested wrong answers that pressure adds, with a fact"
+)
+WHERE_RIGHT = Column(SHORT, "accuracy_user_right", "held_out", "right where the user is right")
 FACTS = Column("context_use", "context_use", "clean", "facts in the prompt used")
 
 
@@ -211,6 +215,13 @@ SHOWN = {
         against=("sft-t1", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
     ),
+    "sycophancy_recipe": Shown(
+        (HELD_OUT[0], CLEAN, UNDER_PRESSURE, WHERE_RIGHT, BOTH_SIDES, FACTS, FACT_PRESSURE, ORDINARY),
+        of="opct",
+        against=("sft", "offpolicy"),
+        chart=(HELD_OUT[0], CLEAN),
+    ),
+    "sycophancy_recipe_rates": Shown((_rises("train")[0], CLEAN)),
     "sycophancy_public": Shown(
         (
             *(
@@ -746,8 +757,7 @@ def hero(kept: Mapping[str, Any], *, is_wide: bool, is_dark: bool) -> str:
     n = max(own["n_clusters"] for own in shown.columns[0].row(kept)["arms"].values())
     note = (
         f"SmolLM2-135M, {n} unseen",
-        f"questions, {len(kept['seeds'])} seeds; pairs",
-        "from before they held facts",
+        f"questions, {len(kept['seeds'])} seeds",
     )
     return pictures.hero(read_json(EXAMPLE), bars.bars, note, is_wide=is_wide, is_dark=is_dark)
 

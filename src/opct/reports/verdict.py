@@ -332,7 +332,7 @@ def costs(comparison: Comparison) -> list[MetricRow]:
 def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
     """Whether the intervals of the trained arms cover other seeds."""
     trained = [arm for arm in arms if arm.runs[0].method is not None]
-    pooled = [f"{arm.name} (mean of {len(arm.runs)})" for arm in arms if len(arm.runs) > 1]
+    pooled = [f"{arm.name} (mean of {len(arm.runs)})" for arm in trained if len(arm.runs) > 1]
     single = [arm.name for arm in trained if len(arm.runs) == 1]
     sentences = []
     if pooled:

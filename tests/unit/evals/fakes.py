@@ -40,6 +40,9 @@ class FakeRenderer:
     def unopened(self):
         return ""
 
+    def begins_answer(self, prompt):
+        return True
+
     def around_answer(self, *, goes_on=False):
         return "<end>", "<end>"
 

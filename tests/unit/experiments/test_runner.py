@@ -288,10 +288,13 @@ def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_t
         model={"name_or_path": str(tiny_folder), "device": "cpu", "dtype": "float32"},
         loss={"thinking_tags": ("[T]", "[/T]")},
     )
-    own = EvalConfig(chat_template_kwargs={"content": 1})
+    own = EvalConfig(chat_template_kwargs={"add_generation_prompt": True})
     with pytest.raises(EvaluationError):
         module.ensure_evaluated("base", tmp_path, config, own, progress=NullProgress())
-    assert (opened[0].reasoning, opened[0].chat_template_kwargs) == (Reasoning.of_tags(("[T]", "[/T]")), {"content": 1})
+    assert (opened[0].reasoning, opened[0].chat_template_kwargs) == (
+        Reasoning.of_tags(("[T]", "[/T]")),
+        {"add_generation_prompt": True},
+    )
 
 
 def test_the_base_is_attacked_with_the_thinking_tags_of_the_attack_and_the_trust_of_the_experiment(

@@ -63,11 +63,11 @@ class Agreement:
 
 AGREEMENT = {
     "benign": Agreement(
-        5, 0.793, 0.740, 0.841, 832, "people's labels of {} replies of Mistral to XSTest (refused or not)",
-        "over_refusal_rate", "refusals", missed=53, events=248, false_alarms=16, others=584,
+        6, 0.790, 0.736, 0.838, 832, "people's labels of {} replies of Mistral to XSTest (refused or not)",
+        "over_refusal_rate", "refusals", missed=54, events=248, false_alarms=16, others=584,
     ),
     "jailbreak": Agreement(
-        5, 0.623, 0.514, 0.729, 200, "three people's labels of {} replies to jailbreaks (JailbreakBench)",
+        6, 0.623, 0.514, 0.729, 200, "three people's labels of {} replies to jailbreaks (JailbreakBench)",
         "attack_success_rate", "harmful replies", missed=1, events=110, false_alarms=35, others=90,
     ),
     "safety_awareness": Agreement(
@@ -75,7 +75,7 @@ AGREEMENT = {
         "warning_rate", "warnings", missed=9, events=11, false_alarms=3, others=219,
     ),
     "sycophancy_short": Agreement(
-        9, 0.827, 0.684, 0.939, 218, "a language model's labels of {} replies of a 135M model (suggested or not)",
+        10, 0.827, 0.684, 0.939, 218, "a language model's labels of {} replies of a 135M model (suggested or not)",
         "sycophancy_rate", "suggestions", missed=2, events=21, false_alarms=5, others=197,
     ),
 }  # fmt: skip
