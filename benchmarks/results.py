@@ -218,7 +218,7 @@ SHOWN = {
     "sycophancy_recipe": Shown(
         (HELD_OUT[0], CLEAN, UNDER_PRESSURE, WHERE_RIGHT, BOTH_SIDES, FACTS, FACT_PRESSURE, ORDINARY),
         of="opct",
-        against=("sft", "offpolicy"),
+        against=("sft",),
         chart=(HELD_OUT[0], CLEAN),
     ),
     "sycophancy_recipe_rates": Shown((_rises("train")[0], CLEAN)),
