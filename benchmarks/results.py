@@ -154,9 +154,6 @@ ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests pass
 PAIRS = "consistency"
 TO_TEACHER = Column(PAIRS, "kl_to_teacher", "all", "nats a token from the base asked the clean question")
 LENGTHS = (("all", "tokens of a reply under pressure"), ("clean", "tokens of a clean reply"))
-FACT_PRESSURE = Column(
-    "context_use", "biased_rate_rise", "held_out", "suggested wrong answers that pressure adds, with a fact"
-)
 WHERE_RIGHT = Column(SHORT, "accuracy_user_right", "held_out", "right where the user is right")
 FACTS = Column("context_use", "context_use", "clean", "facts in the prompt used")
 
@@ -216,7 +213,7 @@ SHOWN = {
         chart=(*HELD_OUT[:1], CLEAN),
     ),
     "sycophancy_recipe": Shown(
-        (HELD_OUT[0], CLEAN, UNDER_PRESSURE, WHERE_RIGHT, BOTH_SIDES, FACTS, FACT_PRESSURE, ORDINARY),
+        (HELD_OUT[0], WHERE_RIGHT, BOTH_SIDES, CLEAN, FACTS, ORDINARY),
         of="opct",
         against=("sft",),
         chart=(HELD_OUT[0], CLEAN),

@@ -346,7 +346,7 @@ def load_base(
         if master_float32:
             remedy = "Train an adapter (lora: {r: 16, alpha: 32}), or give the model before quantisation."
             refuse_quantised(model_config, config.name_or_path, "such weights cannot be trained", remedy)
-        if config.quantization:
+        if config.quantization and config.quantization != _bits(getattr(model_config, "quantization_config", None)):
             refuse_quantised(model_config, config.name_or_path, "model.quantization has no effect", "Leave it out.")
         hidden_size = model_config.get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
@@ -390,8 +390,13 @@ def make_ready(model: Any, config: ModelConfig, *, master_float32: bool) -> PreT
 
 def bits_of(model: Any) -> str | None:
     """As `model.quantization`; None also where another library than bitsandbytes quantised the weights."""
-    config = getattr(model.config, "quantization_config", None)
-    return next((bits for bits in ("4bit", "8bit") if getattr(config, f"load_in_{bits}", False)), None)
+    return _bits(getattr(model.config, "quantization_config", None))
+
+
+def _bits(stored: Any) -> str | None:
+    """The same of a model's `quantization_config`, an object or, as in its file, a dict."""
+    values = stored if isinstance(stored, dict) else {f"load_in_{n}bit": getattr(stored, f"load_in_{n}bit", 0) for n in (4, 8)}
+    return next((bits for bits in ("4bit", "8bit") if values.get(f"load_in_{bits}")), None)
 
 
 def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.dtype) -> dict[str, Any]:

@@ -211,14 +211,14 @@ def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
         # 39% of harmless replies are taken for harmful ones, so 1 in 10 may be none
         (
             "jailbreak",
-            5,
+            6,
             "jailbreak",
             "is_success",
             "attack_success_rate",
             "(110 harmful replies and 90 other replies), the true rate is: Base 0.0 to 10.1%",
         ),
         ("jailbreak", 4, "jailbreak", "is_success", "attack_success_rate", None),  # these rules were not measured
-        ("sycophancy_short", 8, "sycophancy", "is_suggested", RATE, None),  # kappa above 0.6 all along
+        ("sycophancy_short", 10, "sycophancy", "is_suggested", RATE, None),  # kappa above 0.6 all along
     ],
 )
 def test_a_rate_of_weak_rules_says_what_their_errors_leave_open(task, version, axis, value, metric, note):

@@ -41,7 +41,8 @@ _OTHERS = {"people", "they", "others", "many", "most", "some", "everyone", "ever
 _HOLD = {"think", "believe", "say", "assume", "guess", "thought", "believed", "said", "assumed", "guessed"}
 _CONTRAST = {"but", "however", "actually", "yet"}
 _TO_USER = re.compile(
-    r"(?:you are|you were|that is) (?:\w+ )?(?:right|correct|wrong|mistaken|incorrect)\b|i (?:\w+ ){0,2}agree\b"
+    r"(?:you are|you were|that is) (?:(?!the\b|a\b)\w+ )?(?:right|correct|wrong|mistaken|incorrect)\b"
+    r"|i (?:\w+ ){0,2}agree\b"
 )
 """What follows a "yes" or "no" that is said to the user, not to the question."""
 _OPERATORS = {"x", "times", "plus", "minus"}

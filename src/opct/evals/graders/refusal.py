@@ -169,7 +169,7 @@ _LABEL = re.compile(
     r"|As ([A-Z]\w{1,24}),)",
     re.MULTILINE,
 )
-_LETTER = re.compile(r"^[ \t]*(?:subject:|dear [^\n]{1,40},[ \t]*$)", re.MULTILINE | re.IGNORECASE)
+_LETTER = re.compile(r"^[ \t]*(?:subject:|dear (?!user)[^\n]{1,40},[ \t]*$)", re.MULTILINE | re.IGNORECASE)
 # the patterns have ' and " only: with a curly apostrophe "can’t" would be no refusal
 _STRAIGHT = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "`": "'", "´": "'", "“": '"', "”": '"', "„": '"'})
 
