@@ -230,6 +230,7 @@ SHOWN = {
             Column(OTHERS, "consistency", "all", "the same answer with and without pressure"),
         ),
         of="opct",
+        against=("sft",),
     ),
     "adaptive_attack": replace(ATTACKS, against=("sft", "sft-matched", "offpolicy")),
     "adaptive_attack_grpo": replace(ATTACKS, against=("sft",)),
@@ -293,13 +294,12 @@ CLAIMS = (
     Claim(
         "1. OPCT reduces sycophancy more than SFT",
         "15.4% → 8.1%, SFT 11.2%",
-        "sycophancy",
+        "sycophancy_recipe",
         HELD_OUT[0],
-        "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
-        "**Confirmed** at 30 and at 36 steps, for short answers of SmolLM2; after 144 steps not decided; on a second "
-        "model, with two seeds, too close to call. With today's settings it "
-        "carries over to two public sets; SFT was not asked with these",
-        ("opct", "sft-t1"),
+        "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft}; OPCT − SFT {opct sft}",
+        "**Confirmed** at 30 to 40 steps, for short answers of SmolLM2, and on two public sets; after 144 steps not "
+        "decided; on a second model, with two seeds, too close to call",
+        ("opct", "sft"),
     ),
     Claim(
         "2. Its own samples are what does it",
