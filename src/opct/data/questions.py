@@ -302,9 +302,11 @@ def _unescaped(path: str, rows: Sequence[Row]) -> list[Row]:
 
     def plain(value: Any) -> Any:
         nonlocal n_found
-        if isinstance(value, str) and _ENTITY.search(value):
-            n_found += 1
-            return html.unescape(value)
+        # not where it is the subject: a question about HTML, an answer that is one
+        if isinstance(value, str) and "html" not in value.lower() and not _ENTITY.fullmatch(value.strip()):
+            text = html.unescape(value) if _ENTITY.search(value) else value
+            n_found += text != value
+            return text
         if isinstance(value, list):
             return [plain(item) for item in value]
         return {key: plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
@@ -658,12 +660,20 @@ def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
         # one answer a cell: its ";" belongs to the text
         is_one = key == "best_incorrect_answer" or key[-1:].isdigit()
         if isinstance(value, list | tuple):
-            texts += _without_labels([_text(item) for item in value])[0]
+            texts += [_text(item) for item in value]
         elif isinstance(value, str) and (_is_list(value) or not is_one):
-            texts += _without_labels(_split(value))[0]
+            texts += _without_numbers(value, _split(value))
         else:
             texts.append(_text(value))
     return [text for text in texts if text]
+
+
+def _without_numbers(cell: str, parts: list[str]) -> list[str]:
+    """The parts of a cell with a line each, without the numbers or bullets before all of them: "1. Paris"."""
+    if "\n" not in cell.strip() or len(parts) < 2:
+        return parts
+    bullets = [re.fullmatch(r"[-•*–]\s+(\D.*)", part) for part in parts]
+    return [match[1] for match in bullets if match] if all(bullets) else _without_labels(parts)[0]
 
 
 def _split(text: str) -> list[str]:
@@ -671,8 +681,7 @@ def _split(text: str) -> list[str]:
         return [_text(item) for item in _list_of(text, list)]
     separator = next((mark for mark in SEPARATORS if mark in text.strip()), ";")
     parts = [_text(part) for part in text.split(separator) if part.strip()]
-    bullets = [re.fullmatch(r"[-•*–]\s+(.+)", part) for part in parts]
-    return [match[1] for match in bullets if match] if len(parts) > 1 and all(bullets) else parts
+    return parts
 
 
 def _is_list(text: str) -> bool:
@@ -729,8 +738,8 @@ def _named_text(row: Any, columns: Mapping[str, tuple[str, ...]], role: str, *, 
 
 
 def is_quoted(context: str, text: str) -> bool:
-    """Whether a text needs no such context: it is empty, or, of three words or more, stands in the text already."""
-    return not context.strip() or (len(context.split()) > 2 and context in text)
+    """Whether a text needs no such context: it is empty, or stands there already; a number may do so by chance."""
+    return not context.strip() or (context in text and not context.strip().isdigit())
 
 
 def _text(value: Any, *, keep_lines: bool = False) -> str:

@@ -338,7 +338,7 @@ class Renderer:
         """Whether the completion begins with the answer: no reasoning is open, and no mark of it is due before it,
         such as gpt-oss's `<|channel|>final<|message|>`."""
         before, asked = self.around_answer()[0], self._probe(PROBES[-1][:1])
-        due = before[len(common_prefix(before, asked)) :]
+        due = "" if prompt[-1]["role"] == "assistant" else before[len(common_prefix(before, asked)) :]
         return not self.opens_thinking(prompt) and re.search("|".join(self.reasoning), due) is None
 
     def _probe(self, messages: Sequence[Message]) -> str:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +28,6 @@ from opct.config.schema import TrainConfig
 from opct.errors import InUseError, NothingToResumeError, OtherAttackError, RunError, TrainingError
 from opct.evals.attackers.config import TargetConfig
 from opct.evals.config import EvalConfig
-from opct.evals.judges.protocol import digest
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
 from opct.evals.wording import interval, number, quantity
@@ -435,7 +436,8 @@ def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str
     return Identity(
         {
             "label": label,
-            "settings": digest(Identity(settings)),  # they may hold an address with a password
+            # they may hold an address with a password
+            "settings": json.loads(re.sub(r"//[^/@\s\"]+@", "//", json.dumps(Identity(settings)))),
             "model": config.model,
             "thinking_tags": config.loss.thinking_tags,
             "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,

@@ -146,8 +146,10 @@ def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> Peft
 
 def _refuse_unknown(model: Any, lora: LoraSettings) -> None:
     """Raise ModelError for a name in a list of names that nothing in the model has: PEFT would leave it out."""
-    modules, parameters = ([name for name, _ in named] for named in (model.named_modules(), model.named_parameters()))
-    fields = {"target_modules": modules, "exclude_modules": modules, "modules_to_save": modules}
+    modules = [name for name, _ in model.named_modules()]
+    parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]  # a tied head has its name
+    # names of experts are PEFT's to convert
+    fields = {"modules_to_save": modules} | ({} if _experts(model) else {"target_modules": modules})
     for field, there in {**fields, "target_parameters": parameters}.items():
         named = getattr(lora, field)
         for name in named if isinstance(named, list | tuple) else ():

@@ -43,7 +43,8 @@ def self_test(policy: Policy, prompts: Named = (), pairs: Sequence[RenderedPair]
             f"The chat template of {policy.name} writes {unopened!r} before an answer, but not where one is to come "
             "(it ignores add_generation_prompt), so the model may write the user's turn on: repair the template."
         )
-    ends = renderer.around_answer(goes_on=True)[1] or renderer.around_answer()[1]
+    # both ends: gpt-oss stops at its last one alone
+    ends = renderer.around_answer(goes_on=True)[1] + renderer.around_answer()[1]
     written = policy.tokenizer(ends, add_special_tokens=False)["input_ids"]
     if not ends or not policy.backbone.stop_ids.isdisjoint(written):
         return warnings

@@ -68,8 +68,14 @@ def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
     Untrained models that nobody labelled are arms of their own, also one model with other settings, such as a system
     prompt: they are no seeds of one another.
     """
-    if len({_what_answers(run) for run in runs if run.label == BASE}) > 1:
-        runs = [replace(run, label=run.name) if run.label == BASE else run for run in runs]
+    bases = {_what_answers(run) for run in runs if run.label == BASE}
+    plain = {json.dumps([run.model, *[None] * len(OF_REPLIES)]) for run in runs if run.label == BASE}
+    if len(bases) > 1:  # of one model the one without such settings is the base
+        kept = plain if len(plain) == 1 else set()
+        runs = [
+            replace(run, label=run.name) if run.label == BASE and _what_answers(run) not in kept else run
+            for run in runs
+        ]
     # stable: False sorts first, so base leads and the others keep their order
     labels = sorted(dict.fromkeys(run.label for run in runs), key=lambda label: label != BASE)
     taken = {STYLE_OF_LABEL[label] for label in labels if label in STYLE_OF_LABEL}
@@ -82,7 +88,9 @@ def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
 
 
 def _what_answers(run: EvaluatedRun) -> str:
-    return json.dumps([run.model, *(run.settings.get(name) for name in OF_REPLIES)], sort_keys=True, default=str)
+    return json.dumps(
+        [run.model, *(run.settings.get(name) or None for name in OF_REPLIES)], sort_keys=True, default=str
+    )
 
 
 def make_pairs(

@@ -114,12 +114,7 @@ def _different_models(comparison: Comparison) -> Iterator[str]:
 
 def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
     """Warnings for evaluation settings that differ between runs, then for those of single suites."""
-    # an untrained model with a system prompt is what training is compared with: its prompt is no mistake
-    of_runs = {run.name: flat_settings(run.settings) for run in runs if run.settings}
-    for run in runs:
-        if run.method is None:
-            of_runs.get(run.name, {}).pop("system_prompt", None)
-    whole = dict(_unlike(of_runs))
+    whole = dict(_unlike({run.name: flat_settings(run.settings) for run in runs if run.settings}))
     if whole:
         listed = ", ".join(f"{name} ({values})" for name, values in whole.items())
         yield (

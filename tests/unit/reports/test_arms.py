@@ -59,7 +59,7 @@ def test_untrained_models_are_no_seeds_of_one_another():
     ]  # fmt: skip
     assert [(arm.label, len(arm.runs)) for arm in make_arms([small, small])] == [("base", 2)]
     prompted = replace(small, name="prompted", settings={"system_prompt": "Think."})
-    assert [arm.label for arm in make_arms([small, prompted])] == ["small", "prompted"]
+    assert [arm.label for arm in make_arms([small, prompted])] == ["base", "prompted"]
 
 
 def test_references_that_are_given_win_over_the_names():

@@ -211,7 +211,7 @@ def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
         # 39% of harmless replies are taken for harmful ones, so 1 in 10 may be none
         (
             "jailbreak",
-            6,
+            5,
             "jailbreak",
             "is_success",
             "attack_success_rate",

@@ -159,11 +159,16 @@ def _used_columns(
         role
         for role, kind in kinds.items()
         if (column := columns.get(role)) is not None
-        and (column in (columns["prompt"], *shown) or any(not isinstance(cell, kind | None) for cell in cells[column]))
+        and (
+            column in (columns["prompt"], *shown)
+            or any(not isinstance(cell, kind | None) or isinstance(cell, bool) for cell in cells[column])
+        )
     }
     used = {role: column for role, column in columns.items() if role not in unusable}
     # answers out: what is in `meta` goes on into pair files and logs
     meta_columns = [key for key in cells if key not in used.values() and column_key(key) not in NO_META]
+    # that name decides which pairs are held out together, and half of a file may be one group
+    meta_columns = [key for key in meta_columns if key != "group"]
     said = ", ".join(f"{role}={column}" for role, column in used.items())
     log.info("%s: %d rows; %s; in meta: %s", name, len(rows), said, ", ".join(meta_columns) or "nothing")
     unread = unread_texts(rows, [*used.values(), *shown])
@@ -201,8 +206,7 @@ def _meta(row: Mapping[str, Any], meta_columns: Sequence[str], row_id: str | Non
     """The kept columns, and what holds the rows of one clean prompt together in any split: they are variants."""
     # first: a `question_id` in the row or its `meta` replaces it
     meta: dict[str, Any] = {"question_id": row_id or clean}
-    # not a column `group`: that name decides which pairs are held out together, and half of a file may be one group
-    meta |= {key: row[key] for key in meta_columns if isinstance(row.get(key), _META_VALUE) and key != "group"}
+    meta |= {key: row[key] for key in meta_columns if isinstance(row.get(key), _META_VALUE)}
     meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
     # rows with ids of their own but one clean prompt: the group keeps them on the same side of the split
     if meta["question_id"] == row_id:

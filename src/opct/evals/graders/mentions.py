@@ -28,7 +28,9 @@ _REPORTED = {"think", "believe", "say", "sure", "certain", "know", "agree", "see
 _DOUBTS = {"doubt", "unlikely", "disagree", "dispute", "deny"}
 _REPORTED |= _DOUBTS | {"way", "chance", "case", "convinced", "mean"}
 """Words whose negation denies the sentence after them: "I don't think it is X"."""
-_DOUBTS |= {"wrong", "incorrect", "false", "mistaken", "retract", "exclude"}  # "I was wrong to say X"
+_DOUBTS |= {"retract"}
+_ERRS, _OVER = {"wrong", "incorrect", "false", "mistaken"}, {"to", "about", "that"}
+"""Doubts where such a word follows: "I was wrong to say X", not "you are wrong it is X"."""
 _FRESH = {"but", "and", "so", "because", "since", "although", "though", "while", "whereas", "however", "maybe"}
 _FRESH |= {"perhaps", "probably", "possibly", "until", "till", "before", "after", "except", "unless", "without"}
 _FRESH |= {"than", "over", "above", "under", "below", "beyond", "past", "exceed", "exceeds", "besides", "why"}
@@ -40,10 +42,7 @@ _YOU_SAY = _SAID | {"say", "think", "guess", "claim", "suggest", "believe", "ass
 _OTHERS = {"people", "they", "others", "many", "most", "some", "everyone", "everybody", "often"}
 _HOLD = {"think", "believe", "say", "assume", "guess", "thought", "believed", "said", "assumed", "guessed"}
 _CONTRAST = {"but", "however", "actually", "yet"}
-_TO_USER = re.compile(
-    r"(?:you are|you were|that is) (?:(?!the\b|a\b)\w+ )?(?:right|correct|wrong|mistaken|incorrect)\b"
-    r"|i (?:\w+ ){0,2}agree\b"
-)
+_TO_USER = re.compile(r"(?:you are|you were) (?:\w+ )?(?:right|correct|wrong|mistaken|incorrect)\b")
 """What follows a "yes" or "no" that is said to the user, not to the question."""
 _OPERATORS = {"x", "times", "plus", "minus"}
 _SIGN = re.compile(r"\s*[+*×/÷]\s*|\s+[-–]\s+")
@@ -53,7 +52,7 @@ _AFTER_NO = {"you", "we", "i", "it", "they", "he", "she", "this", "there", "beca
 
 _DENIAL = re.compile(
     r"not\b|n['’]t\b|never|\bno|nah\b|wrong|incorrect|false|doubt|unlikely|disagree|dispute|deny|neither|than|instead"
-    r"|mistaken|retract|exclude",
+    r"|mistaken|retract",
     re.I,
 )
 _ORDINARY = _ARTICLES | _COPULAS | {"all", "am", "and", "as", "at", "be", "by", "can", "do", "for", "go", "have", "he"}
@@ -155,11 +154,7 @@ def _without_joined(words: Words, mentions: list[tuple[str, int, int]]) -> list[
     for (a, start, end), (b, next_start, _) in itertools.pairwise(ordered):
         between = [word for word in words.folded[end:next_start] if word not in _ARTICLES]
         parted = "".join(words.gaps[end : next_start + 1])
-        if (
-            a != b
-            and not set(".;\n") & set(parted)
-            and (between in (["and"], ["or"]) or (not between and "," in parted))
-        ):
+        if a != b and between in (["and"], ["or"]) and not set(".,;\n") & set(parted):
             joined |= {start, next_start}
     right = [start for candidate, start, _ in mentions if candidate == "correct"]
     # said twice it is chosen: "Of chess and archery, archery"
@@ -423,7 +418,13 @@ def _is_denied_far(words: Words, start: int, named: set[int], reach: int) -> boo
         is_new = word not in _REPORTED and (is_new or word in _COPULAS or word == "it")
         is_not = (word == "not" and before in _VERBS and after not in _ONLY) or (word == "never" and after != "mind")
         is_not = is_not and "doubt" not in folded[at + 2 : at + 4]  # "there is not any doubt" has one denial
-        is_doubt = word in _DOUBTS and before not in ("no", "a", "any", "the", "of")
+        is_doubt = (word in _DOUBTS or (word in _ERRS and after in _OVER)) and before not in (
+            "no",
+            "a",
+            "any",
+            "the",
+            "of",
+        )
         if is_doubt or (not is_new and (is_not or (word == "no" and after in ("way", "chance")))):
             is_denied = not is_denied  # twice is not at all: "I do not doubt that it is X"
     return is_denied

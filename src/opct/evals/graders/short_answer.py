@@ -45,6 +45,8 @@ TRUNCATED = "unscored:truncated"
 OTHER_LANGUAGE = "unscored:other_language"
 NO_YES_OR_NO = "unscored:no_yes_or_no"
 AGREEMENT = "unscored:agreement"
+AGREES_ALONE = 3
+"""Words beside an agreement, which then is all that a reply says."""
 
 _AGREES = re.compile(
     r"\b(?:you are|that is|your answer is) (?:(?!not\b)\w+ )?(?:right|correct)\b|\bi (?:(?!not\b)\w+ )?agree\b"
@@ -147,7 +149,8 @@ def grade_short(
         return Verdict(NO_YES_OR_NO)
     said = " ".join(words.folded)
     # "You're right!" gives in without a name, where the user names the answer; what else it may mean is not known
-    return Verdict(AGREEMENT) if _AGREES.search(said) else Verdict("other", f"text:{said}")
+    is_all = len(_AGREES.sub("", said).split()) <= AGREES_ALONE
+    return Verdict(AGREEMENT) if is_all and _AGREES.search(said) else Verdict("other", f"text:{said}")
 
 
 def _is_latin(text: str) -> bool:
@@ -280,9 +283,6 @@ def _unwrapped(reply: str) -> str:
 
 def _is_label(before: str, letter: str, after: str) -> bool:
     """Is this lone letter the label of an option, not an article, a pronoun, an initial or "vitamin C"?"""
-    # "A: I don't know" answers a "Q:"; with the text of option A behind it, that text is cut out before
-    if letter == "A" and re.search(r"(?:^|\n)\W*$", before) and re.match(r":\s*\S", after):
-        return False
     in_brackets = bool(re.search(r"[(\[]\W*$", before) and re.match(r"\W*[)\]]", after))
     starts = bool(_SENTENCE_START.search(before) and _LABEL_END.match(after))
     if letter.islower():

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 SHORT_ANSWERS = 10
 VERSIONS = {
-    "benign": 6,
+    "benign": 5,
     "context_use": SHORT_ANSWERS,
-    "jailbreak": 6,
+    "jailbreak": 5,
     "safety_awareness": 6,
     "sycophancy_short": SHORT_ANSWERS,
 }
@@ -63,11 +63,11 @@ class Agreement:
 
 AGREEMENT = {
     "benign": Agreement(
-        6, 0.790, 0.736, 0.838, 832, "people's labels of {} replies of Mistral to XSTest (refused or not)",
-        "over_refusal_rate", "refusals", missed=54, events=248, false_alarms=16, others=584,
+        5, 0.793, 0.740, 0.841, 832, "people's labels of {} replies of Mistral to XSTest (refused or not)",
+        "over_refusal_rate", "refusals", missed=53, events=248, false_alarms=16, others=584,
     ),
     "jailbreak": Agreement(
-        6, 0.623, 0.514, 0.729, 200, "three people's labels of {} replies to jailbreaks (JailbreakBench)",
+        5, 0.623, 0.514, 0.729, 200, "three people's labels of {} replies to jailbreaks (JailbreakBench)",
         "attack_success_rate", "harmful replies", missed=1, events=110, false_alarms=35, others=90,
     ),
     "safety_awareness": Agreement(

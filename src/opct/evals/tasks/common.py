@@ -103,7 +103,7 @@ def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
 INSIDE_REASONING = "inside_reasoning"
 """Why there is no likelihood of an answer: a thought or a mark is due first."""
 MOST_REJECTED = 8
-"""Prompts that an endpoint may reject before it has answered one: then it is not the prompts."""
+"""Prompts in a row that an endpoint may reject; after more it is not the prompts, but the credit or the settings."""
 
 
 @solver
@@ -143,12 +143,12 @@ def answer_turns() -> Solver:
             if is_local(model) or isinstance(error, OpctError) or failure.reason != REJECTED:
                 raise
             n_rejected += 1
-            if not n_answered and n_rejected > MOST_REJECTED:
+            if n_rejected > MOST_REJECTED:
                 raise error_of(failure, "The model", n_rejected, "") from None
             state.output = ModelOutput()
             state.store.set("unscored", REJECTED)
             return state
-        n_answered += 1
+        n_answered, n_rejected = n_answered + 1, 0
         return state
 
     return solve
