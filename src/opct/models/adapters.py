@@ -153,7 +153,9 @@ def _refuse_unknown(model: Any, lora: LoraSettings) -> None:
     for field, there in {**fields, "target_parameters": parameters}.items():
         named = getattr(lora, field)
         for name in named if isinstance(named, list | tuple) else ():
-            if not any(full == name or full.endswith(f".{name}" if field != "modules_to_save" else name) for full in there):
+            if not any(
+                full == name or full.endswith(f".{name}" if field != "modules_to_save" else name) for full in there
+            ):
                 raise ModelError(f"lora.{field}: " + unknown("name", name, sorted(set(map(_leaf, there)))))
 
 

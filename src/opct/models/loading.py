@@ -395,7 +395,11 @@ def bits_of(model: Any) -> str | None:
 
 def _bits(stored: Any) -> str | None:
     """The same of a model's `quantization_config`, an object or, as in its file, a dict."""
-    values = stored if isinstance(stored, dict) else {f"load_in_{n}bit": getattr(stored, f"load_in_{n}bit", 0) for n in (4, 8)}
+    values = (
+        stored
+        if isinstance(stored, dict)
+        else {f"load_in_{n}bit": getattr(stored, f"load_in_{n}bit", 0) for n in (4, 8)}
+    )
     return next((bits for bits in ("4bit", "8bit") if values.get(f"load_in_{bits}")), None)
 
 
@@ -448,7 +452,9 @@ def _keep_weights(model: Any) -> None:
             weight: Any = module.weight
             # of a model given loaded that was used before: through packed weights no gradient passes
             if getattr(weight.quant_state, "packing_format_for_cpu", False):
-                weight.data, weight.quant_state = _convert_weight_packed_for_cpu_inverse(weight.data, weight.quant_state)
+                weight.data, weight.quant_state = _convert_weight_packed_for_cpu_inverse(
+                    weight.data, weight.quant_state
+                )
 
 
 def _use_liger(model: Any) -> None:
@@ -544,8 +550,8 @@ def stop_tokens_of(
     ids = (named - ordinary | {tokenizer.eos_token_id}) - {None}
     renderer = renderer or Renderer(tokenizer)
     closing, before_user = renderer.end_of_turn(), renderer.end_of_turn(goes_on=True)
-    # else the model gets that far: `<|END_RESPONSE|><|END_OF_TURN|>`; of Phi's `<|end|><|endoftext|>` only the first stands
-    # before a user's turn
+    # else the model gets as far as a stop token: `<|END_RESPONSE|><|END_OF_TURN|>`; one that stands before a user, too, as
+    # the last of Phi's `<|end|><|endoftext|>` does not
     if ids.isdisjoint(before_user or closing):
         ids.update(closing[:1])
     if not ids:
