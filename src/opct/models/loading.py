@@ -550,8 +550,8 @@ def stop_tokens_of(
     ids = (named - ordinary | {tokenizer.eos_token_id}) - {None}
     renderer = renderer or Renderer(tokenizer)
     closing, before_user = renderer.end_of_turn(), renderer.end_of_turn(goes_on=True)
-    # else the model gets as far as a stop token: `<|END_RESPONSE|><|END_OF_TURN|>`; one that stands before a user, too, as
-    # the last of Phi's `<|end|><|endoftext|>` does not
+    # else the model gets as far as a stop token: `<|END_RESPONSE|><|END_OF_TURN|>`; one that also stands before
+    # a user's turn, as the last of Phi's `<|end|><|endoftext|>` does not
     if ids.isdisjoint(before_user or closing):
         ids.update(closing[:1])
     if not ids:
