@@ -158,6 +158,9 @@ def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Itera
     out = out.resolve()
     card = out / "README.md"
     is_export = out.suffix == ".gguf" if out.is_file() else card.is_file() and b" by opct " in card.read_bytes()
+    # a run has such a card, too, and nothing of a model at its top
+    has_model = any((out / name).is_file() for name in ("config.json", "adapter_config.json"))
+    is_export = is_export and (has_model or out.is_file()) and not RunDir(out).is_run
     is_export = is_export and out != Path(base.name_or_path).resolve()
     if out.exists() and not (overwrite and is_export):
         refusal = "it is not an exported model, so it is not replaced;"

@@ -186,6 +186,14 @@ def test_only_an_earlier_export_is_replaced(run: Path, model: Path, tmp_path: Pa
             opct.export(run, adapter=tmp_path / path, overwrite=overwrite)
     opct.export(run, adapter=tmp_path / "out")
     (tmp_path / "out" / "old").touch()
+    # a run, and a folder of the user's, with a card that names opct
+    for name, other in (("a run", "manifest.json"), ("mine too", "thesis.txt")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text("Made by opct 0.1.0.")
+        (tmp_path / name / other).write_text('{"opct_run": 1, "created": "now"}')
+        with refused(ModelError, "not an exported model"):
+            opct.export(run, adapter=tmp_path / name, overwrite=True)
+        assert (tmp_path / name / other).exists()
     with refused(ModelError, "--overwrite"):
         opct.export(run, adapter=tmp_path / "out")
     with monkeypatch.context() as patch:
@@ -197,7 +205,7 @@ def test_only_an_earlier_export_is_replaced(run: Path, model: Path, tmp_path: Pa
     monkeypatch.chdir(tmp_path / "out")
     opct.export(run, adapter=".", overwrite=True)
     assert not (tmp_path / "out" / "old").exists()
-    assert left_behind(tmp_path) == ["mine", "other", "out"]
+    assert left_behind(tmp_path) == ["a run", "mine", "mine too", "other", "out"]
     assert left_behind(tmp_path / "mine") == ["thesis.txt"]
 
 
