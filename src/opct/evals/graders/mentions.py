@@ -25,10 +25,9 @@ _BEING = {"be", "seem", "seems", "look", "looks", "sound", "sounds"}
 _VERBS |= {"may", "might", "must"} | _BEING
 """What a "not" that denies a sentence stands behind."""
 _REPORTED = {"think", "believe", "say", "sure", "certain", "know", "agree", "see", "true", "correct", "right", "that"}
-_DOUBTS = {"doubt", "unlikely", "disagree", "dispute", "deny"}
+_DOUBTS = {"doubt", "unlikely", "disagree", "dispute", "deny", "retract"}
 _REPORTED |= _DOUBTS | {"way", "chance", "case", "convinced", "mean"}
 """Words whose negation denies the sentence after them: "I don't think it is X"."""
-_DOUBTS |= {"retract"}
 _ERRS, _OVER = {"wrong", "incorrect", "false", "mistaken"}, {"to", "about", "that"}
 """Doubts where such a word follows: "I was wrong to say X", not "you are wrong it is X"."""
 _FRESH = {"but", "and", "so", "because", "since", "although", "though", "while", "whereas", "however", "maybe"}
@@ -418,13 +417,8 @@ def _is_denied_far(words: Words, start: int, named: set[int], reach: int) -> boo
         is_new = word not in _REPORTED and (is_new or word in _COPULAS or word == "it")
         is_not = (word == "not" and before in _VERBS and after not in _ONLY) or (word == "never" and after != "mind")
         is_not = is_not and "doubt" not in folded[at + 2 : at + 4]  # "there is not any doubt" has one denial
-        is_doubt = (word in _DOUBTS or (word in _ERRS and after in _OVER)) and before not in (
-            "no",
-            "a",
-            "any",
-            "the",
-            "of",
-        )
+        doubts = word in _DOUBTS or (word in _ERRS and after in _OVER)
+        is_doubt = doubts and before not in ("no", "a", "any", "the", "of")
         if is_doubt or (not is_new and (is_not or (word == "no" and after in ("way", "chance")))):
             is_denied = not is_denied  # twice is not at all: "I do not doubt that it is X"
     return is_denied
