@@ -680,8 +680,7 @@ def _split(text: str) -> list[str]:
     if _is_list(text):
         return [_text(item) for item in _list_of(text, list)]
     separator = next((mark for mark in SEPARATORS if mark in text.strip()), ";")
-    parts = [_text(part) for part in text.split(separator) if part.strip()]
-    return parts
+    return [_text(part) for part in text.split(separator) if part.strip()]
 
 
 def _is_list(text: str) -> bool:
