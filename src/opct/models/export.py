@@ -228,8 +228,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
         load_kwargs["revision"] = base.revision
     with cannot_load(what), quiet_peft():
         config = AutoConfig.from_pretrained(source, **load_kwargs)
-        what = "Merging the adapter into unquantised weights would give a different model"
-        refuse_quantised(config, f"The base of {trained.folder}", what, "Export it with --adapter.")
+        why = "merging the adapter into unquantised weights would give a different model"
+        refuse_quantised(config, f"The base of {trained.folder}", why, "Export it with --adapter.")
         kind, whole = model_class(config), dequantized(config)
         written = dtype or str(config.dtype or config.get_text_config().dtype or "float32").removeprefix("torch.")
         tokenizer = AutoTokenizer.from_pretrained(trained.weights)
