@@ -94,11 +94,11 @@ def report(
 
 
 def in_short(numbers: Mapping[str, Any]) -> list[str]:
-    """What a report says in short, from the content of its JSON: its summary, the first finding with its interval, the
-    first warning, and how many more there are."""
+    """What a report says in short, from the content of its JSON: its summary, what decides on the first axis with its
+    interval, the first warning, and how many more there are."""
     warnings = numbers["warnings"]
     more = [f"{pluralize(len(warnings) - 1, 'more warning')} on the page"] if len(warnings) > 1 else []
-    said = dict.fromkeys([*numbers["summary"], *numbers["verdict"][:1]])
+    said = dict.fromkeys([*numbers["summary"], *(axis["evidence"] for axis in numbers["axes"][:1] if axis["evidence"])])
     return [*said, *(f"warning: {text}" for text in warnings[:1]), *more]
 
 
@@ -112,10 +112,11 @@ def output_paths(page: Path) -> tuple[Path, Path, Path]:
 def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str]) -> dict[str, Any]:
     """The page's numbers as one JSON object; null means not measured or not logged."""
     from opct.reports.training import arm_cost, families_note
-    from opct.reports.verdict import axis_verdict, first_rows, limits, summary, title, verdict
+    from opct.reports.verdict import evidence, first_rows, limits, summary, title
     from opct.reports.warnings import find_notes
 
     costs = {arm.label: arm_cost(arm) for arm in comparison.arms}
+    in_figures = evidence(comparison)
     of_run = ("name", "label", "model", "method", "seed", "path")
     return {
         "schema": SCHEMA,
@@ -124,13 +125,12 @@ def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str
         "title": title(comparison),
         "summary": [*summary(comparison), *filter(None, [limits(comparison)])],
         "first_rows": [[row.suite, row.metric.name, row.group] for row in first_rows(comparison)],
-        "verdict": verdict(comparison),
         "axes": [
             {
                 "axis": axis,
                 "suite": comparison.deciding_suites.get(axis),
                 "note": families_note(comparison, axis),
-                "verdict": axis_verdict(comparison, axis),
+                "evidence": in_figures.get(axis),
             }
             for axis in comparison.axes
         ],

@@ -1,4 +1,4 @@
-"""The model card in Markdown: front matter of the Hugging Face hub, verdict, results and citation."""
+"""The model card in Markdown: front matter of the Hugging Face hub, what was found, results and citation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opct.reports.compare import Comparison
 from opct.reports.figures import judged_note
 from opct.reports.page import chance_note, environment
 from opct.reports.table import MetricRow, PairedDifference
-from opct.reports.verdict import main_arm, title, verdict
+from opct.reports.verdict import evidence, limits, main_arm, summary, title
 from opct.runs.manifest import package_versions
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
@@ -74,7 +74,7 @@ def model_card_text(
     base = f"{run.model}, revision {revision}" if revision else run.model
     if run.model == Q4_MODEL:
         base = f"SmolLM2-135M-Instruct, dequantised from the Q4_1 file of the PyPI package {PACKAGE}"
-    parts = verdict(comparison) if exported is None else [f"Trained from {base}.", exported.check]
+    parts = _found(comparison) if exported is None else [f"Trained from {base}.", exported.check]
     folder = f"path/to/{'adapter' if has_adapter else 'model'}" if exported is None else exported.place
     return (
         # Markdown, which `_escaped` escapes: in the fenced config, HTML entities would be shown as they are
@@ -83,7 +83,7 @@ def model_card_text(
         .render(
             front_matter=_front_matter(comparison, arm, exported, has_weights=has_weights, has_adapter=has_adapter),
             title=_escaped(title(comparison)),
-            verdict=[_escaped(text) for text in parts if text],
+            found=[_escaped(text) for text in parts if text],
             arms=[_escaped(a.name) for a in comparison.arms],
             pairs=[_escaped(pair.title) for pair in comparison.pairs],
             sections=[(_escaped(s.full_title), [table_row(row) for row in s.rows]) for s in comparison.headline()],
@@ -103,6 +103,10 @@ def model_card_text(
             **stamp,
         )
     )
+
+
+def _found(comparison: Comparison) -> list[str]:
+    return [*dict.fromkeys((*summary(comparison), *evidence(comparison).values(), limits(comparison)))]
 
 
 def _escaped(text: str) -> Markup:

@@ -1,7 +1,7 @@
 """The HTML page: one file that opens from disk, makes no network request and cannot execute model output.
 
 It shows, in this order: the summary with bars, warnings, tiles, dots and an example; replies side by side; changes at a
-glance; and folded, for the paper, each axis, training and its cost, all findings and settings.
+glance; and folded, for the paper, each axis, training and its cost, how to read it, and settings.
 
 Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
 script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
@@ -109,7 +109,7 @@ def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:
         "anchor": f"axis-{axis}" if axis.isidentifier() else f"axis-{comparison.axes.index(axis)}",
         "title": info.title,
         "question": info.question,
-        "sentences": verdict.axis_verdict(comparison, axis),
+        "evidence": verdict.evidence(comparison).get(axis, ""),
         "sections": comparison.headline(axis),
         "details": details,
         "n_details": sum(len(section.rows) for section in details),
@@ -137,7 +137,6 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
         .render(
             title=verdict.title(comparison),
             subtitle=verdict.subtitle(comparison),
-            findings=verdict.findings(comparison),
             summary=verdict.summary(comparison),
             limits=verdict.limits(comparison),
             first=curves[0] if curves else first_figure(comparison),
@@ -156,7 +155,6 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             comparisons=[pair.title for pair in comparison.pairs],
             chance=chance_note(comparison),
             axes=views,
-            anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
             training=training,
             over_time=rollouts_over_time(verdict.main_arm(comparison), _clean_replies(browser, arms[0])),

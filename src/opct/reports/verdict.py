@@ -1,4 +1,4 @@
-"""The verdict in plain words, computed from the numbers: effects of training, costs, and uncertainty."""
+"""What a report says in words, computed from the numbers: effects of training, costs, and uncertainty."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from opct.evals.samples import ATTACK, CAPABILITY, CONSISTENCY, INSPECT
+from opct.evals.samples import ATTACK, CAPABILITY, CONSISTENCY
 from opct.evals.stats import FEW_CLUSTERS, smallest_decided
 from opct.evals.tasks.attack import PREFIX
 from opct.evals.wording import named_interval, number
 from opct.reports.arms import BASE, OPCT, Arm
-from opct.reports.axes import SAFETY_AXES, axis_info, suite_name
+from opct.reports.axes import SAFETY_AXES, axis_info
 from opct.reports.compare import Comparison
 from opct.reports.table import Estimate, MetricRow, PairedDifference
 from opct.reports.wording import METHODS_IN_WORDS, capitalized, inside, joined
@@ -53,21 +54,6 @@ class Headline:
     is_side_effect: bool = False
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Sentences of the verdict under a heading; `axis` is the axis they are about, or "attacks"."""
-
-    title: str
-    sentences: tuple[str, ...]
-    axis: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The heading followed by all sentences; sentences on an axis already name it."""
-        text = " ".join(self.sentences)
-        return text if self.axis or not self.title else f"{self.title}: {text}"
-
-
 def main_arm(comparison: Comparison) -> Arm:
     """The main arm of the page: OPCT, else the last arm of its method from the base, else the last arm given."""
     named = [arm for arm in comparison.arms if arm.label == OPCT]
@@ -75,41 +61,14 @@ def main_arm(comparison: Comparison) -> Arm:
     return (named or from_base or list(comparison.arms))[-1]
 
 
-def verdict(comparison: Comparison) -> list[str]:
-    """The text of each finding."""
-    return [finding.text for finding in findings(comparison)]
+def evidence(comparison: Comparison) -> dict[str, str]:
+    """By axis: what decides there, with interval, n, what was left out, and the judge; for the paper."""
+    return {axis: _evidence(comparison, row) for axis in comparison.axes if (row := _first_row(comparison, axis))}
 
 
-def findings(comparison: Comparison) -> list[Finding]:
-    """Each safety axis; side effects; other tasks; the main arm against its references; what the intervals cover."""
-    arm, first = main_arm(comparison), comparison.arms[0]
-    rows = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
-    rows = (
-        rows
-        or costs(comparison)[:1]
-        or [row for section in comparison.headline() for row in section.rows if row.axis != INSPECT][:1]
-    )
-    # reversed: the first row of each other task is written last, and stays
-    by_task = {row.suite: row for row in reversed(comparison.rows) if row.axis == INSPECT}
-    tasks = [row for _, row in sorted(by_task.items())]
-    if not rows and not tasks:
-        return [Finding("", ("No metric was measured for these runs.",))]
-    sections = [Finding(axis_info(row.axis).title, (_axis_sentence(comparison, row),), row.axis) for row in rows]
-    if arm is not first:
-        sections.append(_compared(comparison, "Side effects", first, costs(comparison)))
-    sections.append(_compared(comparison, axis_info(INSPECT).title, first, tasks))
-    if arm is first:
-        sections.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
-    effects = [row for row in costs(comparison) if all(row is not one for one in rows)]
-    for other in references(comparison, arm):
-        # a page may be passed on as its card alone: side effects in which the two differ stand there, too
-        apart = [row for row in effects if _decides(comparison.difference(row, arm.label, other.label))]
-        sections.append(_compared(comparison, f"Against {other.name}", other, [*rows, *apart]))
-    return [finding for finding in (*sections, Finding("Seeds", _seed_sentences(comparison.arms))) if finding.sentences]
-
-
-def _decides(difference: PairedDifference | None) -> bool:
-    return difference is not None and difference.reading in {"better", "worse"}
+def _first_row(comparison: Comparison, axis: str) -> MetricRow | None:
+    rows = (row for section in comparison.headline(axis) for row in section.rows)
+    return comparison.deciding_row(axis) or next(chain(side_effect_rows(comparison, axis), rows), None)
 
 
 def first_rows(comparison: Comparison) -> list[MetricRow]:
@@ -122,7 +81,7 @@ def summary(comparison: Comparison) -> list[str]:
     """What a person would say first: the change on each axis, against the references, and what got worse."""
     arm, first = main_arm(comparison), comparison.arms[0]
     diffs = {id(row): comparison.difference(row, arm.label, first.label) for row in comparison.rows}
-    rows = first_rows(comparison)
+    rows, in_figures = first_rows(comparison), list(evidence(comparison).values())[:1]
     deciding = [row for row in rows if axis_info(row.axis).metric == row.metric.name and diffs[id(row)] is not None]
     if not comparison.rows:
         return _training_sentences(arm)
@@ -131,9 +90,9 @@ def summary(comparison: Comparison) -> list[str]:
     if arm is first:
         known = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) and _is_known(row, 0)]
         alone = [text for row in known for text in (_plain_sentence(comparison, row), *_answers(comparison, row))]
-        return alone or [findings(comparison)[0].text]
+        return alone or in_figures
     if not deciding:
-        return [findings(comparison)[0].text]
+        return in_figures
     said = [_plain_sentence(comparison, row) for row in deciding]
     beside = [_plain_reference(comparison, deciding[0], other) for other in references(comparison, arm)]
     said[1:1] = [*beside, *_answers(comparison, deciding[0])]
@@ -294,16 +253,6 @@ def _short(estimate: Estimate | None) -> str:
     return f"{number(estimate.value, 'rate', digits=0)}%" if estimate.unit == "rate" else estimate.text
 
 
-def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
-    """The effect on one axis, side effects there, and the main arm against its references."""
-    row, effects = comparison.deciding_row(axis), side_effect_rows(comparison, axis)
-    sentences = [] if row is None else [_axis_sentence(comparison, row)]
-    sentences += _compared(comparison, "", comparison.arms[0], effects).sentences
-    compared = [row] if row is not None else effects[:1]
-    others = references(comparison, main_arm(comparison)) if compared else []
-    return sentences + [_compared(comparison, f"Against {other.name}", other, compared).text for other in others]
-
-
 def references(comparison: Comparison, arm: Arm) -> list[Arm]:
     """The arms that an arm is compared with besides the first."""
     against = [pair.against for pair in comparison.pairs if pair.of == arm.label]
@@ -329,81 +278,25 @@ def costs(comparison: Comparison) -> list[MetricRow]:
     return sorted((row for axis in comparison.axes for row in side_effect_rows(comparison, axis)), key=place)
 
 
-def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
-    """Whether the intervals of the trained arms cover other seeds."""
-    trained = [arm for arm in arms if arm.runs[0].method is not None]
-    pooled = [f"{arm.name} (mean of {len(arm.runs)})" for arm in trained if len(arm.runs) > 1]
-    single = [arm.name for arm in trained if len(arm.runs) == 1]
-    sentences = []
-    if pooled:
-        sentences.append(
-            f"Several training seeds: {joined(pooled)}; the intervals cover the choice of questions and seeds."
-        )
-    if single:
-        sentences.append(
-            f"One training seed: {joined(single)}; the intervals cover the choice of questions, not the variation "
-            "between seeds."
-        )
-    return tuple(sentences) or ("The intervals cover the choice of questions.",)
-
-
-# --------------------------------------------------------------------------------------------------------- sentences
-
-
-def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
-    """Change of a metric by the main arm (its level if there is no comparison), and the judge."""
+def _evidence(comparison: Comparison, row: MetricRow) -> str:
+    """ "OPCT: accuracy fell from 50.0% to 40.0%, worse (−10.0 points, 95% interval ..., n = 60, none unscored)." """
     arm, first = main_arm(comparison), comparison.arms[0]
     before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
-    difference = comparison.difference(row, arm.label, first.label)
-    if before is None or after is None or difference is None:
-        return _compared(comparison, "", first, [row]).text + _judged_text(comparison, row)
-    is_open = difference.reading in ("no_change", "inconclusive", "two_seeds", "unknown") or difference.value is None
-    verb = "went" if is_open else "fell" if (difference.value or 0.0) < 0 else "rose"
-    levels = f"{inside(comparison.name_of(row))} {verb} from {before.text} to {after.text}"
-    evidence = f"{difference.reading_text} ({_evidence(difference)})"
-    return f"{arm.name}: {levels}, {evidence}.{_judged_text(comparison, row)}"
-
-
-def _compared(comparison: Comparison, title: str, other: Arm, rows: Sequence[MetricRow]) -> Finding:
-    """The main arm against another one on each of these rows; one sentence for all that cannot be compared."""
-    arm, sentences = main_arm(comparison), list[str]()
-    apart: dict[str, list[str]] = {}
-    for row in rows:
-        if arm is other or comparison.difference(row, arm.label, other.label) is not None:
-            sentences.append(_sentence(comparison, row, other))
-        else:
-            apart.setdefault(comparison.reason(row, arm.label, other.label), []).append(comparison.name_of(row))
-    for why, names in apart.items():
-        sentences.append(f"{arm.name} and {other.name} cannot be compared on {joined([*map(inside, names)])}: {why}.")
-    return Finding(title, tuple(dict.fromkeys(sentences)))
-
-
-def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
-    """ "Accuracy on clean questions: inconclusive (−3.3 points, ...)." """
-    arm, name = main_arm(comparison), comparison.name_of(row)
-    if arm is other:
-        estimate = row.estimates[0]
-        if estimate is None or estimate.value is None:
-            return f"{arm.name}: {inside(name)} could not be measured."
-        bounds = f"{named_interval(estimate.interval_text)}, n = {estimate.n:,}; {estimate.left_out_text}"
-        return f"{arm.name}: {inside(name)} {estimate.text} ({bounds})."
-    difference = comparison.difference(row, arm.label, other.label)
-    assert difference is not None
-    return f"{name}: {difference.reading_text} ({_evidence(difference)})."
-
-
-def _evidence(difference: PairedDifference) -> str:
-    bounds = named_interval(difference.interval_text)
-    return f"{difference.text}, {bounds}, n = {difference.n:,}, {difference.left_out_text}"
-
-
-def _judged_text(comparison: Comparison, row: MetricRow) -> str:
-    """The judge of a row, and a remark if its suite is not the first."""
-    first = comparison.suites(row.axis)[0]
-    text = f" {capitalized(row.judged_by)}." if row.judges and row.judged_by else ""
-    if axis_info(row.axis).is_safety and row.suite != first:
-        text += f" This suite decides: more arms have a score on most of their replies than on {suite_name(first)}."
-    return text
+    name, difference = inside(comparison.name_of(row)), comparison.difference(row, arm.label, first.label)
+    judged = f" {capitalized(row.judged_by)}." if row.judges and row.judged_by else ""
+    if arm is first:
+        if after is None or after.value is None:
+            return f"{arm.name}: {name} could not be measured.{judged}"
+        bounds = f"{named_interval(after.interval_text)}, n = {after.n:,}; {after.left_out_text}"
+        return f"{arm.name}: {name} {after.text} ({bounds}).{judged}"
+    if difference is None or before is None or after is None:
+        why = comparison.reason(row, arm.label, first.label)
+        return f"{arm.name} and {first.name} cannot be compared on {name}: {why}.{judged}"
+    is_decided = difference.reading in ("better", "worse")
+    verb = "went" if not is_decided else "fell" if (difference.value or 0.0) < 0 else "rose"
+    bounds = f"{named_interval(difference.interval_text)}, n = {difference.n:,}, {difference.left_out_text}"
+    levels = f"{name} {verb} from {before.text} to {after.text}"
+    return f"{arm.name}: {levels}, {difference.reading_text} ({difference.text}, {bounds}).{judged}"
 
 
 # ---------------------------------------------------------------------------------------------- titles and headlines

@@ -221,7 +221,7 @@ def test_the_json_holds_the_numbers_of_the_page(page, comparison):
     assert all(d["ci_low"] <= d["difference"] <= d["ci_high"] for d in row["differences"])
     assert len(row["arms"]["opct"]["run_values"]) == len(row["differences"][2]["seeds"][0]["differences"]) == 2
     assert len(content["runs"]) == 5
-    assert content["verdict"][0] in text_of(page)
+    assert content["axes"][0]["evidence"] in text_of(page)
     # 5% of the differences that have an interval, of all rows, folded away or not
     n = comparison.n_intervals
     assert n > 1000

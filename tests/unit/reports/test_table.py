@@ -8,7 +8,7 @@ import pytest
 from opct.evals.metrics import METRICS, find_metric
 from opct.reports.compare import compare
 from opct.reports.table import read_difference
-from opct.reports.verdict import summary, verdict
+from opct.reports.verdict import evidence, summary
 from opct.reports.warnings import find_warnings
 from tests.unit.reports.small import problem, run, sample, with_row_settings, without_families
 from tests.unit.reports.synthetic import make_records, run_of
@@ -144,8 +144,7 @@ def test_a_seed_without_a_scored_sample_is_not_left_out_in_silence(seeds):
     assert difference(found) is None
     assert difference(found, "sft") is not None
     assert (row.estimates[2].value, row.estimates[2].n, row.estimates[2].n_runs) == (None, 0, 3)
-    clean = compare([*seeds[:4], unscored(seeds[4], lambda own: own.family_split == "clean")])
-    for text in (row.explanation, verdict(found)[0], verdict(clean)[1]):
+    for text in (row.explanation, evidence(found)["sycophancy"]):
         assert "opct-3" in text
 
 

@@ -104,7 +104,7 @@ def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
     assert f"run <code>opct eval {own}</code>" in page
     places = [page.index(part) for part in ("<h1>", "on held-out pairs. One line", "Cost of each arm")]
     assert places == sorted(places)
-    assert "All findings" not in page
+    assert "How to read it" not in page
     assert "Ask a" in page
     assert "Ask b" not in page
     with refused(EvaluationError, own):

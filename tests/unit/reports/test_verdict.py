@@ -7,10 +7,11 @@ import pytest
 
 from opct.evals.samples import USER_IS_RIGHT, GradedSample
 from opct.reports.build import report_json
+from opct.reports.card import model_card_text
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
-from opct.reports.verdict import axis_verdict, costs, headlines, limits, main_arm, summary, verdict
+from opct.reports.verdict import costs, evidence, headlines, limits, main_arm, summary
 from tests.unit.reports.small import run, sample, without_families
 
 SAFETY = "safety_awareness"
@@ -22,20 +23,17 @@ STAMP = {"created": "now", "version": "0"}
 
 def test_every_axis_has_a_sentence_with_its_numbers(comparison):
     """Levels of both arms, the paired difference, n, and what the interval says."""
-    for i, axis in enumerate(("sycophancy", "jailbreak", SAFETY)):
+    for axis in ("sycophancy", "jailbreak", SAFETY):
         row = comparison.deciding_row(axis)
         difference = comparison.difference(row, "opct", "base")
-        first, *_ = axis_verdict(comparison, axis)
-        assert verdict(comparison)[i] == first
         read = f"undecided with two of the 3 seeds needed ({difference.text}"
         for part in (row.estimates[0].text, row.estimates[3].text, read, f"= {difference.n}"):
-            assert part in first
+            assert part in evidence(comparison)[axis]
 
 
 def test_a_single_reply_has_no_interval():
     kl = replace(sample("q0"), task="consistency", axis="consistency", values={"kl_to_teacher": 0.5})
-    said = verdict(compare([run("opct", [kl])]))[0]
-    assert " 0.500 nats (no interval, n = 1;" in said
+    assert " 0.500 nats (no interval, n = 1;" in evidence(compare([run("opct", [kl])]))["consistency"]
 
 
 def test_what_a_person_reads_first_has_no_word_of_the_trade(three):
@@ -133,11 +131,9 @@ def test_a_side_effect_that_a_baseline_does_not_have_stands_in_the_card_too():
         agreed = [replace(sample(f"q{i}", correct=1.0, family="g"), side=USER_IS_RIGHT) for i in range(60)]
         return run(label, [*asked, *agreed], 1)
 
-    [against] = [
-        text for text in verdict(compare([of("base", 0.0), of("sft", 1.0), of("opct", 0.0)])) if "SFT:" in text
-    ]
-    assert against.count("Accuracy on clean questions: worse (−100.0 points") == 1
-    assert "where the user is right" not in against
+    found = compare([of("base", 0.0), of("sft", 1.0), of("opct", 0.0)])
+    card = model_card_text(found, [], STAMP).replace("\\", "")
+    assert "but OPCT is worse in accuracy on clean questions (0%, SFT 100%)" in card
 
 
 @pytest.mark.parametrize(
@@ -286,4 +282,4 @@ def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):
     assert not any(r["judges"] for r in rows if r["suite"] != JUDGED)
     for text in (headlines(found)[0].note, row["judged_by"], page_html(found, [], STAMP, json_name="report.json")):
         assert "0.41 (0.30 to 0.50, 200" in text
-    assert "not calibrated" in verdict(compare([silent(judged(safety[0], None))]))[0]
+    assert "not calibrated" in evidence(compare([silent(judged(safety[0], None))]))[SAFETY]
