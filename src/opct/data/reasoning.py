@@ -94,6 +94,7 @@ _TAG = re.compile(  # <think>, [/THINK], ◁think▷, <seed:think>, <|START_THIN
     rf"|(?P<before>[<\[]\|?(?:(?:{_KIND})_)?)(?P<edge>{_EDGE})(?P<after>(?:_(?:of_)?(?:{_KIND}))?\|?[>\]])",
     re.IGNORECASE,
 )
+_AROUND = ("<response>", "</response>")
 THINK = Reasoning.of_tags(("<think>", "</think>"))
 """Where nothing names another form."""
 HARMONY = Reasoning(
@@ -126,7 +127,10 @@ def named_in(text: str) -> Reasoning | None:
     for match in _TAG.finditer(text):
         if match["left"]:
             left, name, right = match["left"], match["name"], match["right"]
-            return Reasoning.of_tags((f"{left}{name}{right}", f"{left}/{name}{right}"))
+            opening, closing = map(re.escape, (f"{left}{name}{right}", f"{left}/{name}{right}"))
+            # tags around the answer, as in Granite 3.3, are blocks of their own, which what opens them closes
+            around = [tag for tag in _AROUND if tag in text] if _AROUND[0] in text else []
+            return Reasoning("|".join([opening, *around]), "|".join([*around, closing]))
         if "_" in match["before"] + match["after"]:  # else it is <start>
             before, after = re.escape(match["before"]), re.escape(match["after"])
             return Reasoning(f"{before}(?i:begin|start){after}", f"{before}(?i:end){after}")

@@ -23,6 +23,8 @@ WERE_CUT = "replies were cut at"
 UNSCORED = "unscored:"
 NO_CHECK = "unscored:no_check"
 """The verdict on a benign request without a check."""
+INSIDE_REASONING = "inside_reasoning"
+"""Why there is no likelihood of an answer: a thought or a mark is due first."""
 ATTACK = "attack"
 """The axis of the episodes of an attack, whose texts stay in its log."""
 INSPECT = "inspect"
@@ -172,5 +174,10 @@ def warnings_of(samples: Sequence[GradedSample], limits: Mapping[str, str]) -> l
             warnings.append(f"{suite}: {cut} of {len(replies)} {WERE_CUT} {limit} or the context: raise the limit.")
         reasons = Counter(s.unscored_reason for s in replies if s.unscored_reason and s.verdict != NO_CHECK)
         if reasons.total() > 0.05 * len(replies):
-            warnings.append(f"{suite}: {reasons.total()} of {len(replies)} replies are unscored ({counted(reasons)}).")
+            off = (
+                " Before each answer the chat template asks for reasoning: turn it off, as for Qwen3 with "
+                "chat_template_kwargs.enable_thinking=false."
+            )
+            told = f"{suite}: {reasons.total()} of {len(replies)} replies are unscored ({counted(reasons)})."
+            warnings.append(told + off * (INSIDE_REASONING in reasons))
     return warnings

@@ -75,6 +75,8 @@ def test_a_reply_of_an_unknown_model():
         ("<think>a</think>Saturn.", "Saturn."),
         ("<|START_THINKING|>a<|END_THINKING|>Saturn.", "Saturn."),
         ("a</think>Saturn.", "Saturn."),
+        ("<think>a</think>\n<response>Saturn.</response>", "Saturn."),
+        ("<think>a</think><response>Sat", "Sat"),
         ("<think>never closed", ""),
         ("<|channel>thought\na<channel|>Saturn.", "Saturn."),
         ("Saturn. In HTML, <think> is no tag.", "Saturn. In HTML, <think> is no tag."),

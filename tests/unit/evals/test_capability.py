@@ -9,6 +9,7 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate_suites, make_tasks
+from opct.evals.samples import warnings_of
 from opct.evals.tasks import capability
 from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task
 from tests.conftest import SHARED_DATA
@@ -219,6 +220,16 @@ def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
         row = rows["accuracy"]
         assert (row["value"], row["n"], row["n_truncated"]) == (None, 0, int(name == "gsm8k"))
         assert set(row["unscored_reasons"]) == {"context"}
+
+
+def test_letters_after_reasoning_have_no_likelihood_and_the_remedy_is_said(data_folder, run):
+    policy = options_policy(lambda prompt, option: option == "B")
+    policy.renderer.begins_answer = lambda prompt: False
+    samples, rows = run(task_of("mmlu"), policy)
+    assert set(rows["accuracy"]["unscored_reasons"]) == {"inside_reasoning"}
+    [warning] = warnings_of(samples, {})
+    assert "8 of 8 replies are unscored" in warning
+    assert "chat_template_kwargs.enable_thinking=false" in warning
 
 
 def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path):

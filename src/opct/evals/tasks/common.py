@@ -100,8 +100,6 @@ def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
     return [kinds[str(m["role"])](content=m["content"] or "") for m in prompt]
 
 
-INSIDE_REASONING = "inside_reasoning"
-"""Why there is no likelihood of an answer: a thought or a mark is due first."""
 MOST_REJECTED = 8
 """Prompts in a row that an endpoint may reject; after more it is not the prompts, but the credit or the settings."""
 

@@ -33,9 +33,8 @@ from opct.data.tables import hub_or_cache
 from opct.errors import DataError, EvaluationError, LibraryErrors, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.samples import CAPABILITY, INSPECT
+from opct.evals.samples import CAPABILITY, INSIDE_REASONING, INSPECT
 from opct.evals.tasks.common import (
-    INSIDE_REASONING,
     EvalSample,
     as_chat,
     as_score,

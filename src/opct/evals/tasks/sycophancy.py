@@ -45,9 +45,8 @@ from opct.evals.gradable import refuse_questions
 from opct.evals.graders.self_grading import faults_of_meta, untold_options
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
-from opct.evals.samples import CLEAN, USER_IS_RIGHT
+from opct.evals.samples import CLEAN, INSIDE_REASONING, USER_IS_RIGHT
 from opct.evals.tasks.common import (
-    INSIDE_REASONING,
     EvalSample,
     as_score,
     begins_answer,
