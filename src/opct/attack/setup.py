@@ -25,6 +25,7 @@ from opct.evals.attackers.episode import BARE, BEHAVIOR, COUNTERPART, Reader, Sh
 from opct.evals.attackers.game import Rules
 from opct.evals.attackers.refine import ROLE, WORDING, refine
 from opct.evals.attackers.transfer import check_families, finished_prompts, load_successes, transfer, transfer_prompts
+from opct.evals.config import OF_MODEL, OF_POLICY
 from opct.evals.endpoint import call_config, endpoint_address, open_model
 from opct.evals.graders.versions import AGREEMENT
 from opct.evals.judges.calibration import calibration_of, weakness
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 HARMFUL = "harmful"
-OF_POLICY = {"chat_template_kwargs", "quantization", "thinking_tags"}
-"""Settings by which the same weights are another policy."""
 RULES_WARNING = (
     "The judge {} is rule-based: an answer that it counts need not be useful to anyone. The rules for refusals have "
     "{}: {} (measured with version {}). Of 102 breaks of a 0.5B model that a language model read, 39 begin to give "
@@ -188,7 +187,7 @@ def load_target(
 
 def _model_settings(config: settings.LocalModelSettings) -> dict[str, Any]:
     """Without those that are None, which leave the setting of the run: passed on they would replace it by nothing."""
-    return config.model_dump(include={*OF_POLICY, "trust_remote_code"}, exclude_none=True)
+    return config.model_dump(include=OF_MODEL, exclude_none=True)
 
 
 def _open_endpoint(name: str, config: Any, role: str) -> tuple[Model, dict[str, Any]]:

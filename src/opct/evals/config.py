@@ -12,7 +12,9 @@ from opct.config.methods import ThinkingTags
 from opct.config.section import Section
 from opct.data.perturb.families import FAMILY_GROUPS, Families, chosen_families
 
-OF_MODEL = {"chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
+OF_POLICY = {"chat_template_kwargs", "quantization", "thinking_tags"}
+"""Settings by which the same weights are another policy."""
+OF_MODEL = {*OF_POLICY, "trust_remote_code"}
 """Settings of the model: a run has its own, and a task of Inspect takes none of them."""
 FAMILIES_DEFAULT: Literal["default"] = "default"
 FEW_FAMILIES, JAILBREAK_FAMILIES = 2, 4

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from opct.evals.config import OF_POLICY
 from opct.reports.charts import STYLES
 from opct.reports.load import EvaluatedRun
 from opct.reports.wording import arm_name
@@ -44,7 +45,7 @@ class Arm:
         return any(run.config_values.get(ADAPTER) for run in self.runs)
 
 
-OF_REPLIES = ("system_prompt", "chat_template_kwargs", "quantization", "thinking_tags")
+OF_REPLIES = ("system_prompt", *sorted(OF_POLICY))
 """Settings of an evaluation that make a model answer as another one."""
 
 

@@ -12,6 +12,7 @@ from opct.errors import shorten
 from opct.evals.judges.agreement import rules_weakness
 from opct.evals.samples import ATTACK, WERE_CUT
 from opct.evals.stats import FEW_CLUSTERS, decides
+from opct.reports.arms import BASE, OF_REPLIES
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
@@ -114,7 +115,7 @@ def _different_models(comparison: Comparison) -> Iterator[str]:
 
 def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
     """Warnings for evaluation settings that differ between runs, then for those of single suites."""
-    whole = dict(_unlike({run.name: flat_settings(run.settings) for run in runs if run.settings}))
+    whole = dict(_unlike({run.name: flat_settings(_without_its_own(run)) for run in runs if run.settings}))
     if whole:
         listed = ", ".join(f"{name} ({values})" for name, values in whole.items())
         yield (
@@ -130,6 +131,12 @@ def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
     for (name, values), suites in differing.items():
         so = "no difference between them is given" if is_decisive(name) else "they are not strictly comparable"
         yield f"{joined(suites)}: {name} differs between runs ({values}), so {so}: evaluate them alike."
+
+
+def _without_its_own(run: EvaluatedRun) -> Mapping[str, Any]:
+    """The settings of an evaluation; without a system prompt and the like that make an untrained model an arm."""
+    is_prompted = run.method is None and run.label != BASE
+    return {name: value for name, value in run.settings.items() if not (is_prompted and name in OF_REPLIES)}
 
 
 def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

@@ -52,6 +52,19 @@ def test_warnings_that_differ_in_numbers_alone_are_one(texts, expected):
     assert find_warnings(compare(made))[: len(expected)] == expected
 
 
+def test_a_system_prompt_that_makes_an_arm_is_no_setting_that_differs():
+    plain, prompted, trained = (
+        replace(run(label), settings={"system_prompt": text, "n_questions": 9})
+        for label, text in (("base", None), ("prompt", "Think."), ("opct", None))
+    )
+    trained = replace(trained, method="opct")
+    assert not [
+        text for text in find_warnings(compare([plain, replace(prompted, method=None), trained])) if "settings" in text
+    ]
+    asked = replace(trained, settings={"system_prompt": "Think."})
+    assert [text for text in find_warnings(compare([plain, asked])) if "system_prompt" in text]
+
+
 def test_what_a_training_warned_of_comes_last_and_says_so():
     trained = replace(run("opct", manifest={"warnings": ["7 of 8 replies were cut."]}), name="opct")
     base = replace(run("base"), name="base", warnings=("the judge was slow",))
