@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,8 @@ class TrainingData:
         return sorted({*range(0, self.total_steps + 1, n), self.total_steps})
 
     def batch(self, step: int) -> list[RenderedPair]:
-        """The pairs of a step."""
-        return batch_of(
+        """The pairs of a step; one that stands there again is numbered, and so has other samples."""
+        batch = batch_of(
             step,
             self.streams,
             self.anchors,
@@ -94,11 +95,17 @@ class TrainingData:
             anchor_fraction=self.config.data.anchor_fraction,
             seed=self.config.seed,
         )
+        seen: Counter[str] = Counter()
+        for i, rendered in enumerate(batch):
+            if rendered.pair.id in seen:
+                batch[i] = replace(rendered, occurrence=seen[rendered.pair.id])
+            seen[rendered.pair.id] += 1
+        return batch
 
     def visited(self) -> list[RenderedPair]:
         """The pairs that the run trains on, each once, in the order of their first step."""
-        by_id = {rendered.pair.id: rendered for step in range(1, self.total_steps + 1) for rendered in self.batch(step)}
-        return list(by_id.values())
+        steps = range(1, self.total_steps + 1)
+        return list({r.pair.id: r for step in steps for r in self.batch(step) if not r.occurrence}.values())
 
 
 @dataclass
