@@ -50,15 +50,19 @@ def test_what_is_held_out_steps_without_identity_pairs_and_settings_without_effe
             {"data": {"validation_fraction": 1e-9}},
             {"optim": {"prompts_per_step": 2}},
             {"loss": {"jsd_weight": 0.2, "top_k": 8}, "teacher": {"ema_decay": 0.5}},
-            {"vllm": {"enforce_eager": True}, "verl": {"nodes": 2}, "eval": {"limit": 3}},
+            {"vllm": {"enforce_eager": True}, "verl": {"nodes": 2}, "eval": {"limit": 3}, "num_train_epochs": 2},
         )
     ]
-    assert list(map(len, warnings)) == [0, 1, 1, 3, 3]
+    assert list(map(len, warnings)) == [0, 1, 1, 3, 4]
     assert "data.val" in warnings[1][0]
     assert "optim.prompts_per_step=2" in warnings[2][0]
     settings = ("loss.jsd_weight=0.2", "loss.top_k=8", "teacher.ema_decay=0.5")
     assert all(setting in warning for setting, warning in zip(settings, warnings[3], strict=True))
-    settings = ("eval.limit=3 does nothing without eval.steps;", "vllm.enforce_eager=true", "engine: verl")
+    settings = (
+        "num_train_epochs=2.0 does nothing without max_steps: null",
+        "eval.limit=3 does nothing without eval.steps;",
+    )
+    settings += ("vllm.enforce_eager=true", "engine: verl")
     assert all(setting in warning for setting, warning in zip(settings, warnings[4], strict=True))
 
 
