@@ -121,7 +121,10 @@ class DataConfig(Section):
         "else `validation_fraction`.",
     )
     validation_fraction: float = Field(
-        0.1, ge=0, lt=1, description="Share of the questions (or pairs) held out if `validation_pairs` is empty."
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of questions (or pairs) held out; with `validation_pairs`, of anchor files alone.",
     )
     validation_size: int = Field(
         48, ge=0, description="Maximum number of held-out pairs for the validation KL; 0 turns it off."

@@ -388,9 +388,17 @@ def describe_data(setup: TrainingSetup) -> list[str]:
     warnings += near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
     data = setup.config.data
     if not setup.data.validation and data.validation_fraction and data.validation_size:
-        remedy = "raise data.validation_fraction, or set validation_pairs"
+        remedy, n = "raise data.validation_fraction, or set validation_pairs", len(setup.data.streams)
+        if data.validation_size < n:  # each axis gets the same whole number of them
+            remedy = f"data.validation_size={data.validation_size} is less than one for each of {n} axes; raise it"
         warnings.append(f"no pair is held out, so there is no validation KL: {remedy}")
-    size = setup.config.optim.prompts_per_step
+    optim, total = setup.config.optim, setup.data.total_steps
+    if optim.warmup_steps >= total:
+        warnings.append(
+            f"optim.warmup_steps={optim.warmup_steps} of {total} steps: the rate never reaches "
+            f"optim.learning_rate={optim.learning_rate:g}; lower warmup_steps"
+        )
+    size = optim.prompts_per_step
     if data.anchor_fraction and not (setup.data.anchors and anchors_per_step(size, data.anchor_fraction)):
         share = f"{data.anchor_fraction:g} of optim.prompts_per_step={size} rounds to 0"
         warnings.append(f"no step has an identity pair: {share if setup.data.anchors else 'all are too long'}")
