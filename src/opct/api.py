@@ -112,6 +112,8 @@ def train(
         # what the caller set, and no defaults: those would undo the settings made for the questions
         explicit_settings = flat_settings(config.model_dump(mode="json", exclude_unset=True))
         question_settings = settings_for_questions(config.model.name_or_path, len(given), config.optim.prompts_per_step)
+        if "num_train_epochs" in explicit_settings:
+            question_settings.pop("max_steps", None)
         # checked again: `model_copy` would not check the two together
         config = load_settings(TrainConfig, base=question_settings | explicit_settings)
     if given is not None:

@@ -6,6 +6,7 @@ one fails. In one process every collective returns its argument. Torch is import
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import os
@@ -56,7 +57,7 @@ def _number(name: str, default: int) -> int:
 
 @contextlib.contextmanager
 def session(config: ParallelConfig, device: str) -> Iterator[None]:
-    """Context in which the ranks of a run form a process group.
+    """Context in which the ranks of a run form a process group, which later runs of the process keep.
 
     CUDA: one device a process, its LOCAL_RANK. Python objects go over gloo.
 
@@ -76,21 +77,27 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
         return
     import torch.distributed as dist
 
-    started = not dist.is_initialized()
-    backend = _backend(device) if started else ""
     try:
-        if started:
-            _meet(backend, config.timeout_s)
+        if not dist.is_initialized():
+            _meet(_backend(device), config.timeout_s)
+            atexit.register(_end_group)  # not sooner: a second group of a process would not meet at the address
         yield
         dist.barrier()  # a rank that leaves early would break the others' last collectives
-    except RuntimeError as error:
+    except BaseException as error:
+        atexit.unregister(_end_group)  # with collectives still under way, it aborts the process
         if not _lost_another(error):
             raise
         sys.stderr.write(
             f"rank {rank()} stops because another rank failed; see that rank's output. Continue with --resume\n"
         )
         raise SystemExit(1) from error
-    if started:  # not after an error: with collectives still under way, this aborts the process
+
+
+def _end_group() -> None:
+    """End the process group that `session` formed, unless the caller has."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 

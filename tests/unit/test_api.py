@@ -119,6 +119,15 @@ def test_settings_may_be_a_dict(monkeypatch, tmp_path: Path):
     assert (settings["n_benign"], settings["seed"], settings["greedy"]) == (1, 3, False)
 
 
+@pytest.mark.parametrize(("given", "steps"), [({}, True), ({"num_train_epochs": 2}, False)])
+def test_passes_that_are_given_win_over_the_steps_that_are_made_for_questions(monkeypatch, given, steps):
+    seen = []
+    monkeypatch.setattr("opct.training.trainer.train", lambda config, **_: seen.append(config))
+    rows = [{"id": f"q{i}", "question": f"What is {i}?", "choices": ["a", f"b{i}"], "answer": "a"} for i in range(9)]
+    api.train(given, questions=rows)
+    assert (seen[0].max_steps is not None) == steps
+
+
 def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_path: Path):
     """Four behaviors, bare and in one family: all answered, and half of the answers harmful to the judge."""
     policy = fake_policy(lambda prompt, seed: f"Push button {seed % 1000}, {seed % 2}.")

@@ -266,6 +266,8 @@ def test_settings_that_contradict_each_other_are_refused(write, text: str, named
         ("rollout: {temperature: 0}\n", (), ("rollout.temperature=0",)),
         ("rollout: {temperature: 0.7}\n", (), ("rollout.temperature=0.7",)),
         ("rollout: {temperature: 0}\n", ("loss.estimator=sampled",), ("rollout.temperature=0",)),
+        ("rollout: {temperature: 0.7}\n", ("loss.estimator=sampled", "loss.ppo_clip=0.2"), ("without loss.ppo_clip",)),
+        ("rollout: {temperature: 0.7}\n", ("method=grpo", "loss.ppo_clip=0.2"), ("without loss.ppo_clip",)),
         ("method: offpolicy\n", ("loss.estimator=sampled",), ("'exact' or 'topk'",)),
         ("method: dpo\n", ("loss.dpo_bet=1",), ("loss.dpo_beta?",)),
         ("method: dpo\n", ("teacher.kind=ema",), ("teacher.kind=ema",)),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from opct import distributed
 from opct.config.schema import ParallelConfig
 from opct.errors import ConfigError
 from opct.runs.console import StopRequest
+from tests.processes import end_ranks, start_ranks
 from tests.refusals import refused
 
 
@@ -39,6 +41,22 @@ def test_a_launched_process_takes_a_signal_handed_on_twice_as_one():
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.requested
+
+
+def train_twice() -> None:
+    """Two runs of one script, which ends as scripts do; by torchrun, a second group would not form."""
+    groups = []
+    for run in range(2):
+        with distributed.session(ParallelConfig(timeout_s=20), "cpu"):
+            assert distributed.all_gather_object((run, distributed.rank())) == [(run, 0), (run, 1)]
+            groups.append(torch.distributed.group.WORLD)
+    assert groups[0] is groups[1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo in data parallel is tested on POSIX systems")
+def test_the_runs_of_a_script_share_a_process_group(tmp_path):
+    log = tmp_path / "log.txt"
+    assert end_ranks(start_ranks(2, log, train_twice)) == [0, 0], log.read_text()
 
 
 TWO = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}

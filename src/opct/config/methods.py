@@ -152,7 +152,7 @@ class OpctLoss(_DivergenceLoss):
 
     def faults(self, rollout: RolloutConfig, teacher: TeacherConfig, *, teacher_is_base: bool) -> Iterator[str]:
         """Samples that are not the policy's own; terms that the estimator does not have."""
-        yield from _on_policy_faults(rollout, is_corrected=self.estimator == "sampled")
+        yield from _on_policy_faults(rollout, is_corrected=self.estimator == "sampled" and self.ppo_clip is None)
         yield from _divergence_faults(self.estimator, self.divergence)
         if self.ppo_clip is not None and self.estimator != "sampled":
             yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
@@ -212,8 +212,8 @@ class GrpoLoss(LossConfig):
     mask_thinking: ClassVar[bool] = False
 
     def faults(self, rollout: RolloutConfig, teacher: TeacherConfig, *, teacher_is_base: bool) -> Iterator[str]:
-        """Samples that are not the policy's own; a temperature is corrected for."""
-        yield from _on_policy_faults(rollout, is_corrected=True)
+        """Samples that are not the policy's own; a temperature is corrected for without a clip."""
+        yield from _on_policy_faults(rollout, is_corrected=self.ppo_clip is None)
         yield from _needs_whole_distributions(teacher)
 
 
@@ -234,7 +234,8 @@ def _on_policy_faults(rollout: RolloutConfig, *, is_corrected: bool) -> Iterator
 
     Args:
         is_corrected: the loss weighs each token by pi_theta / mu, mu the sampled distribution, so any temperature above
-            0 is right. With top_p or top_k, mu has no mass on tokens that pi_theta can take: no weight corrects that.
+            0 is right; clipped weights correct nothing. With top_p or top_k, mu has no mass on tokens that pi_theta can
+            take: no weight corrects that.
     """
     if rollout.top_p != 1.0 or rollout.top_k != 0:
         yield (
@@ -249,7 +250,7 @@ def _on_policy_faults(rollout: RolloutConfig, *, is_corrected: bool) -> Iterator
     if rollout.temperature != 1.0 and not (rollout.temperature > 0 and is_corrected):
         yield (
             f"rollout.temperature={rollout.temperature}: only temperature 1 samples the policy itself; use 1.0, or "
-            "loss.estimator: sampled (above 0), which weighs the samples by pi/mu"
+            "loss.estimator: sampled (above 0) without loss.ppo_clip, which weighs the samples by pi/mu"
         )
 
 

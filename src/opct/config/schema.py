@@ -121,7 +121,10 @@ class DataConfig(Section):
         "else `validation_fraction`.",
     )
     validation_fraction: float = Field(
-        0.1, ge=0, lt=1, description="Share of the questions (or pairs) held out if `validation_pairs` is empty."
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of questions (or pairs) held out; with `validation_pairs`, of anchor files alone.",
     )
     validation_size: int = Field(
         48, ge=0, description="Maximum number of held-out pairs for the validation KL; 0 turns it off."
@@ -340,13 +343,15 @@ class TrainConfig(Section):
         return self
 
 
-# setting, or section: (switch, value); it works with this value of the switch alone (None: with any). Else it is warned
-# of, and not refused, since the arms of an experiment share settings.
+ANY = "any value"
+# setting, or section: (switch, value); it works with this value of the switch alone. Else it is warned of, and not
+# refused, since the arms of an experiment share settings.
 EFFECTIVE_WITH = {
+    "num_train_epochs": ("max_steps", None),
     "loss.jsd_weight": ("loss.divergence", "jsd"),
     "loss.top_k": ("loss.estimator", "topk"),
     "teacher.ema_decay": ("teacher.kind", "ema"),
-    "eval": ("eval.steps", None),
+    "eval": ("eval.steps", ANY),
     "vllm": ("rollout.engine", "vllm"),
     "verl": ("engine", "verl"),
 }
@@ -358,12 +363,12 @@ def settings_without_effect(config: TrainConfig) -> Iterator[str]:
     defaults = flat_settings(type(config)(method=config.method).model_dump(mode="json"))
     for name, (switch, value) in EFFECTIVE_WITH.items():
         now = given.get(switch, value)
-        has_effect = now is not None if value is None else now == value
+        has_effect = now is not None if value is ANY else now == value
         if has_effect:
             continue
         for key in given:
             if (key == name or key.startswith(f"{name}.")) and given[key] != defaults.get(key):
-                needed = switch if value is None else f"{switch}: {value}"
+                needed = switch if value is ANY else f"{switch}: {value or 'null'}"
                 yield f"{key}={json.dumps(given[key])} does nothing without {needed}; leave it out"
 
 

@@ -400,11 +400,16 @@ def _roles(messages: Sequence[Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class RenderedPair:
-    """A pair with both sides as token ids (None for a prompt with turns that the policy answers first)."""
+    """A pair with both sides as token ids (None for a prompt with turns that the policy answers first).
+
+    Attributes:
+        occurrence: how often its step has the pair before it.
+    """
 
     pair: ContrastivePair
     prompt_ids: list[int] | None
     teacher_ids: list[int]
+    occurrence: int = 0
 
 
 @dataclass(frozen=True)

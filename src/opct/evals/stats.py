@@ -330,9 +330,9 @@ class SeedDifference(Estimate):
     """The difference between two methods.
 
     Attributes:
-        spreads: differences seed by seed, where both sides have the same seeds or one has a single run; of unlike
-            seeds, or where runs of one seed have no scored id in common, two: those of `a`, then those of `b`, each
-            against the mean of the other side. None of single runs.
+        spreads: differences seed by seed, where both sides have the same seeds, or one has a single run or none with a
+            seed; of unlike seeds, or where runs of one seed have no scored id in common, two: those of `a`, then those
+            of `b`, each against the mean of the other side. None of single runs.
         n_partial: ids among those of the difference that some run of either side did not score.
         over_questions: the interval for these very seeds.
     """
@@ -465,6 +465,11 @@ def _spreads(
 ) -> tuple[SeedSpread, ...]:
     """The spread over seeds of the difference; see `SeedDifference.spreads`."""
     groups: list[list[tuple[Values, Values]]]
+    # runs of no seed at all are of one model that was asked again: two of them would pass for two seeds
+    a, b = (
+        runs if any(seed is not None for seed in seeds) else [average_over_runs(runs)]
+        for runs, seeds in ((a, seeds_a), (b, seeds_b))
+    )
     if len(a) > 1 and len(b) > 1:
         same = None not in seeds_a and set(seeds_a) == set(seeds_b) and len(set(seeds_a)) == len(a) == len(b)
         pairs = [(run, b[seeds_b.index(seed)]) for run, seed in zip(a, seeds_a, strict=True)] if same else []

@@ -110,7 +110,8 @@ def describe_target(target: Target, policy: Policy) -> About:
     if checkpoint is not None:
         step = int(checkpoint.name.removeprefix("step-"))
         about["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
-    last, total = max((step for step, _ in run.checkpoints()), default=0), run.read_manifest().get("total_steps", 0)
+    manifest, last = run.read_manifest(), max((step for step, _ in run.checkpoints()), default=0)
+    total = last if manifest.get("ended_at") == last else manifest.get("total_steps", 0)
     if last < total and run.in_use:
         about["warnings"] = [f"{run.path} is still trained, here at step {last} of {total}: evaluate it at the end."]
     elif last < total:

@@ -83,7 +83,7 @@ class DPO(Method):
         completions = sampler.sample(
             [r.prompt_ids for r in first],
             # another key than the chosen answers' ("offline"): the same numbers would draw similar answers
-            seeds_of(config, "rejected", [r.pair for r in first], config.rollout.num_generations),
+            seeds_of(config, "rejected", [r for r in pairs if not r.pair.is_identity], config.rollout.num_generations),
             sampling(config, teacher),
             batch_tokens=config.rollout.batch_tokens,
         )

@@ -134,7 +134,7 @@ def policy_rollouts(
     filled = answer_open_turns(policy, sampler, pairs, config, seed_key)
     completions = sampler.sample(
         [rendered.teacher_ids if of_teacher else rendered.prompt_ids or [] for rendered in filled],
-        seeds_of(config, seed_key, [rendered.pair for rendered in filled], n),
+        seeds_of(config, seed_key, filled, n),
         sampling(config, policy),
         batch_tokens=config.rollout.batch_tokens,
     )
@@ -203,9 +203,9 @@ def sampling(config: TrainConfig, policy: Policy) -> Sampling:
     return Sampling(rollout.max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k)
 
 
-def seeds_of(config: TrainConfig, seed_key: object, pairs: Sequence[ContrastivePair], n: int) -> list[list[int]]:
-    """The seeds of n completions of each pair."""
-    return [[sample_seed(config.seed, seed_key, pair.id, i) for i in range(n)] for pair in pairs]
+def seeds_of(config: TrainConfig, seed_key: object, pairs: Sequence[RenderedPair], n: int) -> list[list[int]]:
+    """The seeds of n completions of each pair; those of a pair that stands there again go on from its first ones."""
+    return [[sample_seed(config.seed, seed_key, r.pair.id, r.occurrence * n + i) for i in range(n)] for r in pairs]
 
 
 def completion_mask(
@@ -230,7 +230,8 @@ def answer_open_turns(
     while waiting := _open_turns(prompts):
         before = [policy.renderer.render(prompts[i][:at]) for i, at in waiting.items()]
         # a key that no answer's index equals, or a turn would be drawn by the numbers of an answer
-        seeds = [[sample_seed(config.seed, seed_key, pairs[i].pair.id, f"turn {turn}")] for i in waiting]
+        turns = [f"turn {turn}" + (f" again {k}" if (k := pairs[i].occurrence) else "") for i in waiting]
+        seeds = [[sample_seed(config.seed, seed_key, pairs[i].pair.id, turns[j])] for j, i in enumerate(waiting)]
         answers = sampler.sample(before, seeds, sampling(config, policy), batch_tokens=config.rollout.batch_tokens)
         for (i, at), [answer] in zip(waiting.items(), answers, strict=True):
             prompts[i][at]["content"] = policy.renderer.split(prompts[i][:at], answer.token_ids).answer
@@ -240,7 +241,7 @@ def answer_open_turns(
         # only prompts that had open turns: the others keep their tokens as rendered
         if filled[i].prompt_ids is None:
             pair = dataclasses.replace(filled[i].pair, prompt=tuple(prompt))
-            filled[i] = RenderedPair(pair, policy.renderer.render(pair.prompt), filled[i].teacher_ids)
+            filled[i] = dataclasses.replace(filled[i], pair=pair, prompt_ids=policy.renderer.render(pair.prompt))
     return filled
 
 

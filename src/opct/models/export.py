@@ -236,7 +236,7 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
         # in the run's dtype, then float32: the numbers that were evaluated, not the file's
         model: Any = kind.from_pretrained(source, dtype=loaded_as, **load_kwargs, **whole)
         if trained.is_adapter:
-            refuse_other_base(RunDir(trained.folder), base.name_or_path, partial(base_hash, model))
+            refuse_other_base(RunDir(trained.folder), base, partial(base_hash, model))
         model = model.float().eval()
         if trained.is_adapter:
             fit_vocabulary(base, tokenizer, model, trained.weights)

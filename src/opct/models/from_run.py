@@ -13,6 +13,7 @@ from opct.errors import ModelError
 from opct.models.adapters import read_adapter_config
 from opct.models.gguf import smollm2_q4_path
 from opct.models.names import check_path, name_one_inside
+from opct.models.provenance import changed_files, fingerprint_weights
 from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
@@ -90,19 +91,30 @@ def adapter_now(adapter: str | None) -> Path | None:
     return next((folder for folder in folders if (folder / "adapter_config.json").is_file()), None)
 
 
-def refuse_other_base(run: RunDir, name: str, base_hash: Callable[[], str]) -> None:
-    """Raise ModelError if a run was trained on a loaded model, and its name stands for other weights.
+def refuse_other_base(run: RunDir, base: ModelConfig, base_hash: Callable[[], str] | None) -> None:
+    """Raise ModelError if the base of a run has other weights now than the run was trained on.
+
+    A new commit or a copy with other files may hold the same weights, so the hash decides where it can.
 
     Args:
-        base_hash: of the model that was loaded by its name, in the dtype of the run.
+        base: the settings by which it was loaded.
+        base_hash: of its weights in the dtype of the run; None if they were loaded in another one.
     """
     manifest: Mapping[str, Any] = run.read_manifest()
-    if manifest.get(GIVEN_MODEL) and base_hash() != manifest.get("base"):
+    changed = changed_files((manifest.get("weights") or {}).get("base") or {}, fingerprint_weights(base))
+    is_unknown = manifest.get(GIVEN_MODEL) and base_hash is not None
+    if not (changed or is_unknown) or (base_hash is not None and base_hash() == manifest.get("base")):
+        return
+    if changed:
         raise ModelError(
-            f"{run.path} was trained on a model that was given to opct.train loaded, and {name} has other weights. "
-            "Load that model as then and put the adapter of a checkpoint on it with PEFT; opct.evaluate takes "
-            "opct.Policy(peft_model, tokenizer)."
+            f"{run.path} was trained on another base model than {base.name_or_path} is now ({'; '.join(changed)}): "
+            "restore that model's files."
         )
+    raise ModelError(
+        f"{run.path} was trained on a model that was given to opct.train loaded, and {base.name_or_path} has other "
+        "weights. Load that model as then and put the adapter of a checkpoint on it with PEFT; opct.evaluate takes "
+        "opct.Policy(peft_model, tokenizer). Where every weight was trained, evaluate with kl_samples=0."
+    )
 
 
 def _of_run(
@@ -118,13 +130,20 @@ def _of_run(
     base = load_settings(ModelConfig, base={**of_run, **settings})
     if adapter is not None:
         policy = load(base, recorded_dtype=recorded)
-        if settings.keys().isdisjoint(("dtype", "quantization")):  # in another one the hash is another
-            refuse_other_base(run, base.name_or_path, lambda: policy.base_hash())
+        is_as_then = settings.keys().isdisjoint(("dtype", "quantization"))
+        refuse_other_base(run, base, (lambda: policy.base_hash()) if is_as_then else None)
         return policy
+    from opct.models.loading import master_hash
+
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
     policy = load(trained, recorded_dtype=recorded)
     policy.name = base.name_or_path
     # the dtype of the trained weights: with `auto`, a second timing could choose another for the base
     same_dtype = base.model_copy(update={"dtype": str(policy.dtype).removeprefix("torch.")})
-    policy.set_base(lambda: load(same_dtype))
+
+    def load_base() -> Policy:
+        refuse_other_base(run, base, lambda: master_hash(base))
+        return load(same_dtype)
+
+    policy.set_base(load_base)
     return policy

@@ -571,6 +571,12 @@ def base_hash(model: Any) -> str:
     return weights_hash((*base.items(), *((bare_name(name), x) for name, x in scales)))
 
 
+def master_hash(config: ModelConfig) -> str:
+    """The hash of a model's weights as full fine-tuning begins with them: in float32, for any compute dtype."""
+    model, _, _ = load_base(config.model_copy(update={"device": "cpu", "dtype": "float32"}), master_float32=True)
+    return base_hash(model)
+
+
 def weights_hash(named_tensors) -> str:
     """SHA-256 over names, shapes and bytes of tensors, in the order of their names; 16 hex digits."""
     digest = hashlib.sha256()

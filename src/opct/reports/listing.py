@@ -126,7 +126,7 @@ def _training(entry: Entry, run: RunDir) -> Entry:
     config, manifest, metrics = read_yaml(run.config_path), run.read_manifest(), read_jsonl(run.metrics_path)
     total, saved = manifest.get("total_steps"), [step for step, _ in run.checkpoints()]
     # metrics, too: a last step that could not be measured has a checkpoint alone
-    is_done = bool(saved and metrics) and saved[-1] == metrics[-1]["step"] == total
+    is_done = bool(saved and metrics) and saved[-1] == metrics[-1]["step"] in (total, manifest.get("ended_at"))
     # the lock first: a run that is resumed for more steps has its last checkpoint already
     state = RUNNING if run.in_use else FINISHED if is_done else STOPPED
     step = metrics[-1]["step"] if metrics and state == RUNNING else max(saved, default=0)

@@ -67,6 +67,7 @@ class Manifest(_Begun, total=False):
     dtype: str | None
     data: dict[str, Any]
     total_steps: int
+    ended_at: int  # the step after which a callback ended the run
     weights: dict[str, dict[str, Any]] | None
     earlier: dict[str, Any] | None
     offline: bool

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from opct.config.schema import TrainConfig
-from opct.data.dataset import anchors_per_step
+from opct.data.dataset import pairs_of_each
 from opct.data.render import RenderedPair
 from opct.errors import ConfigError
 from opct.methods.base import Method
@@ -88,8 +88,7 @@ def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
     yield "method", f"{config.method}, teacher {config.teacher.kind}, {method.loss_words.format_map(dict(config.loss))}"
     yield "pairs", f"{len(data.pairs)} kept, {len(data.left_out)} left out as too long; {shown}"
     yield "steps", f"{steps} of {per_step} pairs x {n} completions"
-    fresh = per_step - anchors_per_step(per_step, config.data.anchor_fraction if data.anchors else 0.0)
-    share = fresh // len(data.streams)
+    share = _share(data)
     of_axis = "" if len(data.streams) == 1 else " of {}"
     passes = [
         f"each pair{of_axis.format(name.partition('/')[2])} is seen {steps * share / len(pairs):.1f} times"
@@ -100,6 +99,12 @@ def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
         asked = f"{', '.join(config.eval.suites)}, at most {config.eval.limit} questions each"
         yield "evaluations", f"{len(data.suite_steps)} of {asked}; not in the time below"
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
+
+
+def _share(data: TrainingData) -> int:
+    """Pairs of each axis in a step."""
+    per_step, fraction = data.config.optim.prompts_per_step, data.config.data.anchor_fraction if data.anchors else 0.0
+    return pairs_of_each(data.streams, per_step, fraction)
 
 
 # ------------------------------------------------------------------------------------------------ measured
@@ -118,7 +123,7 @@ class Probe:
 
 def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, str]], list[str]]:
     """Rows with memory and time, and warnings, from answering and training on a few pairs."""
-    config, data, pairs = setup.config, setup.data, setup.data.batch(1)[:PROBE_PAIRS]
+    config, data, pairs = setup.config, setup.data, _some(setup.data)
     _probe(setup, pairs[:1])
     progress.advance()
     probes = []
@@ -142,6 +147,13 @@ def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, s
         held_out = pluralize(len(data.validation), "pair")
         warnings.append(f"validation: {held_out} held out, so its KL says little: raise data.validation_fraction")
     return rows, warnings
+
+
+def _some(data: TrainingData) -> list[RenderedPair]:
+    """The first pairs of a step, as many of each axis: those of one can be far longer than those of another."""
+    n, share, batch = len(data.streams), _share(data), data.batch(1)
+    chosen = {axis * share + i for axis in range(n) for i in range(max(1, PROBE_PAIRS // n))}
+    return [batch[i] for i in sorted(chosen) if i < len(batch)]
 
 
 def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:

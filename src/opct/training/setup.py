@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,8 @@ class TrainingData:
         return sorted({*range(0, self.total_steps + 1, n), self.total_steps})
 
     def batch(self, step: int) -> list[RenderedPair]:
-        """The pairs of a step."""
-        return batch_of(
+        """The pairs of a step; one that stands there again is numbered, and so has other samples."""
+        batch = batch_of(
             step,
             self.streams,
             self.anchors,
@@ -94,11 +95,17 @@ class TrainingData:
             anchor_fraction=self.config.data.anchor_fraction,
             seed=self.config.seed,
         )
+        seen: Counter[str] = Counter()
+        for i, rendered in enumerate(batch):
+            if rendered.pair.id in seen:
+                batch[i] = replace(rendered, occurrence=seen[rendered.pair.id])
+            seen[rendered.pair.id] += 1
+        return batch
 
     def visited(self) -> list[RenderedPair]:
         """The pairs that the run trains on, each once, in the order of their first step."""
-        by_id = {rendered.pair.id: rendered for step in range(1, self.total_steps + 1) for rendered in self.batch(step)}
-        return list(by_id.values())
+        steps = range(1, self.total_steps + 1)
+        return list({r.pair.id: r for step in steps for r in self.batch(step) if not r.occurrence}.values())
 
 
 @dataclass
@@ -381,9 +388,17 @@ def describe_data(setup: TrainingSetup) -> list[str]:
     warnings += near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
     data = setup.config.data
     if not setup.data.validation and data.validation_fraction and data.validation_size:
-        remedy = "raise data.validation_fraction, or set validation_pairs"
+        remedy, n = "raise data.validation_fraction, or set validation_pairs", len(setup.data.streams)
+        if data.validation_size < n:  # each axis gets the same whole number of them
+            remedy = f"data.validation_size={data.validation_size} is less than one for each of {n} axes; raise it"
         warnings.append(f"no pair is held out, so there is no validation KL: {remedy}")
-    size = setup.config.optim.prompts_per_step
+    optim, total = setup.config.optim, setup.data.total_steps
+    if optim.warmup_steps >= total:
+        warnings.append(
+            f"optim.warmup_steps={optim.warmup_steps} of {total} steps: the rate never reaches "
+            f"optim.learning_rate={optim.learning_rate:g}; lower warmup_steps"
+        )
+    size = optim.prompts_per_step
     if data.anchor_fraction and not (setup.data.anchors and anchors_per_step(size, data.anchor_fraction)):
         share = f"{data.anchor_fraction:g} of optim.prompts_per_step={size} rounds to 0"
         warnings.append(f"no step has an identity pair: {share if setup.data.anchors else 'all are too long'}")

@@ -230,7 +230,7 @@ def test_runs_of_the_same_seeds_are_paired_whatever_their_order():
     assert spread.values == (0.25, 0.0)
 
 
-@pytest.mark.parametrize("seeds", [([0, 1], [2, 3]), ([0, 1], [None, None]), ([0, 0], [0, 0]), ([None, 1], [None, 1])])
+@pytest.mark.parametrize("seeds", [([0, 1], [2, 3]), ([0, 0], [0, 0]), ([None, 1], [None, 1])])
 def test_of_unlike_seeds_each_side_adds_its_own(seeds):
     """a: 2 and 0 of 4, b: 0 and 1 of 4. Against the mean of b, 1/8, a is 3/8 and -1/8; the mean of a, 1/4, is 1/4 and 0
     above b. Both are added: SE^2 has 1/16 and 1/64 beside that of the questions."""
@@ -243,6 +243,14 @@ def test_of_unlike_seeds_each_side_adds_its_own(seeds):
     square = own_part + 1 / 16 + 1 / 64
     df = square**2 / (own_part**2 / 3 + 1 / 16**2 + 1 / 64**2)
     assert found.ci_high == pytest.approx(0.125 + float(student.ppf(0.975, df)) * math.sqrt(square))
+
+
+def test_runs_without_a_seed_are_no_seeds():
+    """A base that was asked twice, 0 and 1 of 4: the seeds of `a`, 2 and 0 of 4, stand against its mean, 1/8."""
+    a, b = [first(2, 4), first(0, 4)], [first(0, 4), first(1, 4)]
+    [spread] = difference_over_seeds(a, b, own(4), seeds_a=[0, 1], seeds_b=[None, None]).spreads
+    assert spread.values == (0.375, -0.125)
+    assert difference_over_seeds(a[:1], b, own(4), seeds_a=[0], seeds_b=[None, None]).spreads == ()
 
 
 def test_runs_of_one_seed_that_scored_no_sample_both_are_not_paired_by_seed():

@@ -9,6 +9,7 @@ from opct.data.render import render_pairs
 from opct.methods.rollouts import in_loss, kl_metrics, policy_rollouts, sampling
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
+from opct.training.setup import TrainingData
 from tests.tiny import tiny_pairs
 
 
@@ -74,6 +75,21 @@ def test_open_turns_are_answered_by_the_policy_first_to_last(tiny_policy, render
         assert r.prompt_ids == tiny_policy.renderer.render(filled)
         assert r.teacher_ids == tiny_policy.renderer.render((user("a"),))
     assert first.ids != second.ids
+
+
+def test_a_pair_that_stands_in_a_step_again_has_other_samples(tiny_policy, rendered, make_config):
+    """Its first ones are those of a pair that stands there once; its open turns are answered anew, too."""
+    config = make_config(rollout={"num_generations": 2, "max_completion_tokens": 6}, optim={"prompts_per_step": 4})
+    pairs = rendered([ContrastivePair("multi", "a", "f", (user("a"), OPEN, user("sure?")), (user("a"),))])
+    data = TrainingData(config, {}, pairs, [], [], [], [])
+    step = data.batch(1)
+    assert [pair.occurrence for pair in step] == [0, 1, 2, 3]
+    assert step[0] is pairs[0]
+    assert data.visited() == pairs
+    rollouts = policy_rollouts(tiny_policy, step, config, "step 1")
+    assert [r.completion.seed for r in rollouts] == [sample_seed(config.seed, "step 1", "multi", i) for i in range(8)]
+    assert len({str(r.pair.prompt) for r in rollouts}) == 4
+    assert [r.ids for r in rollouts[:2]] == [r.ids for r in policy_rollouts(tiny_policy, pairs, config, "step 1")]
 
 
 def test_what_is_cut_or_thinking_is_in_the_loss_unless_left_out(tiny_policy, rendered, make_config):

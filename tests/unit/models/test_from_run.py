@@ -16,7 +16,7 @@ from opct.models.policy import Policy
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests.refusals import refused
-from tests.tiny import kl_to_base, tiny_settings
+from tests.tiny import kl_to_base, save_tiny, tiny_settings
 
 
 @pytest.mark.parametrize("given", [{}, {"quantization": "8bit", "trust_remote_code": True}])
@@ -71,6 +71,28 @@ def test_a_checkpoint_can_be_named(run: RunDir, tmp_path: Path):
         load_policy(str(copy.checkpoint_path(1)))
     with refused(CheckpointError, "step-000009", "step-000001, step-000002"):
         load_policy(str(copy.checkpoint_path(9)))
+
+
+@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None], ids=["adapter", "every weight"])
+def test_a_base_that_was_changed_is_refused_and_the_same_weights_in_other_files_are_not(tmp_path, pair_files, lora):
+    """Without a hash, since the dtype is another, the files decide."""
+    folder = save_tiny(tmp_path / "model")
+    settings = tiny_settings(tmp_path / "run", str(folder), *pair_files) | {"max_steps": 1, "lora": lora}
+    train(TrainConfig.model_validate(settings))
+
+    def load_base(**given: str) -> str:
+        with load_policy(settings["output_dir"], **given).base() as base:
+            return str(base.dtype)
+
+    (folder / "generation_config.json").write_text('{"do_sample": false}')
+    assert load_base() == "torch.float32"
+    if lora is not None:
+        with refused(ModelError, folder, "generation_config.json"):
+            load_base(dtype="bfloat16")
+    save_tiny(folder, seed=1)
+    for given in ({}, {"dtype": "bfloat16"}):
+        with refused(ModelError, folder, "model.safetensors"):
+            load_base(**given)
 
 
 def test_a_path_that_is_not_there_is_no_model_on_the_hub_and_names_the_nearest(tmp_path: Path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,17 @@ def test_it_writes_nothing_and_shows_its_warnings(make_config, tmp_path: Path, m
     assert "rollout.max_completion_tokens" in text
     assert "warning: validation" in text
     assert all(fact.split(":")[0] in text for fact in plan.facts)
+
+
+@pytest.mark.parametrize(("balance", "probed"), [(True, ["a", "a", "b", "b"]), (False, None)])
+def test_it_tries_pairs_of_each_axis_of_a_balanced_run(make_config, tmp_path, balance, probed):
+    pairs = [replace(pair, axis="ab"[i % 2]) for i, pair in enumerate(tiny_pairs(24))]
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    data = {"pairs": [str(tmp_path / "pairs.jsonl")], "balance_axes": balance}
+    data = load_data(make_config(data=data, optim={"prompts_per_step": 8}))
+    tried = dry_run._some(data)
+    assert len({pair.pair.id for pair in tried}) == 4
+    assert [pair.pair.axis for pair in tried] == (probed or [pair.pair.axis for pair in data.batch(1)[:4]])
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,20 @@ def test_a_name_that_stands_for_other_weights_is_refused_when_the_run_is_loaded(
     assert load_policy(config.output_dir).has_adapter
 
 
+def test_a_fully_trained_model_is_loaded_and_other_weights_are_not_its_base(make_config, tiny_folder, tmp_path):
+    """In bfloat16, so in another dtype than its weights were trained in."""
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
+    config, given = make_config(max_steps=1, lora=None, data=NO_VALIDATION), loaded(folder, torch.bfloat16)
+    opct.train(unnamed(config), **given)
+    loaded(folder, torch.bfloat16)["model"].save_pretrained(folder)
+    with load_policy(config.output_dir).base() as base:
+        assert base.name == str(folder)
+    save_tiny(folder, seed=1)
+    policy = load_policy(config.output_dir)
+    with refused(ModelError, folder, "other weights", "kl_samples=0"):
+        policy.base()
+
+
 def test_what_cannot_be_right_is_refused_before_anything_is_written(make_config, tiny_folder):
     config, same = unnamed(make_config()), loaded(tiny_folder)
 

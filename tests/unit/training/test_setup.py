@@ -1,6 +1,7 @@
 """From a config to pairs, policy and teacher."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup, describe, learning_rate_for
 from opct.training.trainer import rollout_kl, train
 from tests.refusals import refused
-from tests.tiny import save_tiny, tiny_adapter_policy
+from tests.tiny import save_tiny, tiny_adapter_policy, tiny_pairs
 from tests.unit.training.conftest import NO_VALIDATION
 
 
@@ -50,16 +51,36 @@ def test_what_is_held_out_steps_without_identity_pairs_and_settings_without_effe
             {"data": {"validation_fraction": 1e-9}},
             {"optim": {"prompts_per_step": 2}},
             {"loss": {"jsd_weight": 0.2, "top_k": 8}, "teacher": {"ema_decay": 0.5}},
-            {"vllm": {"enforce_eager": True}, "verl": {"nodes": 2}, "eval": {"limit": 3}},
+            {"vllm": {"enforce_eager": True}, "verl": {"nodes": 2}, "eval": {"limit": 3}, "num_train_epochs": 2},
         )
     ]
-    assert list(map(len, warnings)) == [0, 1, 1, 3, 3]
+    assert list(map(len, warnings)) == [0, 1, 1, 3, 4]
     assert "data.val" in warnings[1][0]
     assert "optim.prompts_per_step=2" in warnings[2][0]
     settings = ("loss.jsd_weight=0.2", "loss.top_k=8", "teacher.ema_decay=0.5")
     assert all(setting in warning for setting, warning in zip(settings, warnings[3], strict=True))
-    settings = ("eval.limit=3 does nothing without eval.steps;", "vllm.enforce_eager=true", "engine: verl")
+    settings = (
+        "num_train_epochs=2.0 does nothing without max_steps: null",
+        "eval.limit=3 does nothing without eval.steps;",
+    )
+    settings += ("vllm.enforce_eager=true", "engine: verl")
     assert all(setting in warning for setting, warning in zip(settings, warnings[4], strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_size_that_leaves_no_axis_a_held_out_pair_is_named(make_config, tmp_path: Path, size):
+    pairs = [replace(pair, axis="ab"[i % 2]) for i, pair in enumerate(tiny_pairs(24))]
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    data = {"pairs": [str(tmp_path / "pairs.jsonl")], "balance_axes": True, "validation_size": size}
+    said = " ".join(describe(build_setup(make_config(data=data, optim={"prompts_per_step": 8}))))
+    assert ("data.validation_size=1 is less than one for each of 2 axes" in said) == (size == 1)
+    assert "validation_fraction" not in said
+
+
+@pytest.mark.parametrize(("steps", "is_warned"), [(3, False), (4, True)])
+def test_a_warm_up_that_does_not_end_is_warned_of(make_config, steps, is_warned):
+    lines = describe(build_setup(make_config(max_steps=4, optim={"warmup_steps": steps})))
+    assert any("optim.warmup_steps=4 of 4 steps" in line for line in lines) == is_warned
 
 
 def test_a_learning_rate_of_small_models_is_warned_of(make_config):
