@@ -205,4 +205,6 @@ def test_from_writes_nothing_over_a_file_and_takes_no_other_option(tmp_path: Pat
     ):
         assert named in error_of("init", *words)
     assert "opct init configs/jailbreak.yaml --from jailbreak" in error_of("train", "configs/jailbreak.yaml")
+    for file in ("jailbreak", "jailbreak.yaml"):
+        assert "`opct init jailbreak.yaml --from jailbreak`" in error_of("init", file, "--method", "sft")
     assert {path.name for path in tmp_path.iterdir()} == {"sycophancy.yaml", "experiment.yaml"}
