@@ -304,6 +304,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
         **origin(run, config, is_given=setup.given_model is not None),
         **trained_names(visited, config.model),
         "trained_on": run.trained_on_path.name,
+        "eval_options": eval_options(rendered.pair for rendered in setup.data.pairs),
     }
     run.write_manifest(data=identity["data"], teacher=identity["teacher"], seeds={"seed": config.seed}, **extra)
     atomic_write(run.config_path, dump_config(config))
