@@ -43,6 +43,7 @@ from opct.methods.rollouts import (
     step_weights,
 )
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
+from opct.models.from_run import refuse_moved_base
 from opct.models.given import GivenModel
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
@@ -192,6 +193,8 @@ def train(
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
         manifest: dict[str, Any] = {**run.read_manifest()} if is_main and resume else {}
+        if manifest:
+            refuse_moved_base(run, config.model.name_or_path)
         is_named = is_main and given_model is None
         payload = (manifest, with_weights(config.model) if is_named else config.model)
         before, model = distributed.broadcast_object(payload)
