@@ -140,11 +140,16 @@ def settings_words(words: Sequence[str], options: Mapping[str, Any]) -> tuple[st
     return (words[0] if has_file else None), [*given, *words[has_file:]]
 
 
-def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
-    """Raise DataError where `out` is (or lies in) the source, or exists and is not to be overwritten."""
+def refuse_out(
+    out: Path, source: str, overwrite: bool, suffixes: Sequence[str] = (".jsonl", ".ndjson", ".json")
+) -> None:
+    """Raise DataError where `out` is (or lies in) the source, is named as a file of another kind than is written, or
+    exists and is not to be overwritten."""
     read, written = (Path(os.path.realpath(path)) for path in (source, out))
     if written.exists() and written.is_relative_to(read):
         raise DataError(f"{out} is the source ({source}) and would be overwritten: name another file with --out.")
+    if out.suffix not in suffixes:  # else what is written could not be read again
+        raise DataError(f"{out}: the name must end with {' or '.join(suffixes)}, which say what is written (--out).")
     if out.exists() and not overwrite:
         raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
 
