@@ -28,6 +28,7 @@ from opct.errors import ConfigError, shorten, unknown
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Section)
+DATA = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".gz")
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
 """Most values of a file, with aliases expanded: 500 bytes of aliases can expand to 10^9 values."""
@@ -213,6 +214,12 @@ class CoreDumper(yaml.SafeDumper):
 
 def _read_file(path: Path, faults: list[str]) -> Tree:
     """Parse the YAML file into a tree; recoverable faults are added to `faults`."""
+    if path.suffix in DATA:
+        quoted = shlex.quote(str(path))
+        raise ConfigError(
+            f"{path} is data, not settings. `opct init mine.yaml --data {quoted}` writes a config for pairs, "
+            f"`opct init mine.yaml --questions {quoted}` one for questions."
+        )
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, and settings have at most {MAX_BYTES:,}")
@@ -223,6 +230,8 @@ def _read_file(path: Path, faults: list[str]) -> Tree:
         why = getattr(error, "strerror", None) or error
         is_other = isinstance(error, UnicodeDecodeError) or not path.is_file()
         remedy = " Give the path of a UTF-8 text file." if is_other else ""
+        if (path / "config.yaml").is_file():
+            remedy = f" That run has its settings in {path / 'config.yaml'}."
         if "=" in str(path) and isinstance(error, FileNotFoundError):
             remedy = " The file comes first, then NAME=VALUE; `opct init` writes one."
         elif path.stem in PACKAGED and isinstance(error, FileNotFoundError):
