@@ -95,6 +95,13 @@ def test_data_and_a_run_in_the_place_of_a_config_are_refused_with_what_is_meant(
             load_config(path)
 
 
+def test_the_home_folder_is_expanded_in_files_and_lists(write, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    config = load_config(write("output_dir: ~/runs/a\n"), ['data.pairs=["~/p.jsonl", "~p.jsonl"]', "lora=~"])
+    assert (config.output_dir, config.lora) == ("/home/me/runs/a", None)
+    assert list(config.data.pairs) == ["/home/me/p.jsonl", "~p.jsonl"]
+
+
 def test_of_very_many_names_a_message_has_the_nearest_and_their_number():
     said = unknown("task", "mmlu", [f"task{i}" for i in range(3000)] + ["mmlu_pro"])
     assert said == "Unknown task 'mmlu'. Did you mean 'mmlu_pro'? There are 3,001, such as mmlu_pro."

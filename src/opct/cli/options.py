@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
@@ -67,6 +68,8 @@ class Command(TyperCommand):
         return None
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        # a shell expands `--out ~/a`, not `--out=~/a`
+        args = [re.sub(r"^(--[\w-]+=)(~/.*)", lambda one: one[1] + os.path.expanduser(one[2]), word) for word in args]
         try:
             return super().parse_args(ctx, args)
         except USAGE_ERROR as error:

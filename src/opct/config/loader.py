@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -297,7 +298,9 @@ class _NodeReader:
             return self._group(node, name)
         tag, text = node.tag.removeprefix(_TAG), node.value
         try:
-            return text if tag == "str" else _SCALARS[tag][1](text)
+            if tag == "str":  # no shell expands the home folder in a file or a list
+                return os.path.expanduser(text) if text.startswith("~/") else text
+            return _SCALARS[tag][1](text)
         except (KeyError, ValueError):  # a tag of Python, one that does not fit its text, or too many digits
             self._fault(node, name, f"{text!r:.60} cannot be read as !!{tag}; write a plain value")
             return text
