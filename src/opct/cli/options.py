@@ -117,15 +117,32 @@ class App(typer.Typer):
 class SettingsCommand(Command):
     """A command with settings as arguments: its message on an unknown option says how they are written."""
 
-    def setting_meant(self, name: str) -> str | None:
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        rest = super().parse_args(ctx, args)
+        options = {option for each in self.get_params(ctx) for option in each.opts}
+        for word in ctx.params.get("settings") or ctx.params.get("overrides") or ():
+            name = word.partition("=")[0]
+            option = f"--{name.replace('_', '-')}"
+            if option in options and name not in (*self.config().model_fields, "preset"):
+                raise typer.BadParameter(
+                    f"{word} is no setting: it is the option {option}", ctx, param_hint="NAME=VALUE"
+                )
+        return rest
+
+    def config(self) -> type[BaseModel]:
+        """The settings that this command takes."""
         from opct.config.schema import ModelConfig, TrainConfig
-        from opct.config.section import setting_names
         from opct.evals.attackers.config import AttackConfig
         from opct.evals.config import EvalConfig
 
         configs: dict[str | None, type[BaseModel]] = {"eval": EvalConfig, "attack": AttackConfig}
         configs |= dict.fromkeys(("chat", "check"), ModelConfig)
-        known = setting_names(configs.get(self.name, TrainConfig))
+        return configs.get(self.name, TrainConfig)
+
+    def setting_meant(self, name: str) -> str | None:
+        from opct.config.section import setting_names
+
+        known = setting_names(self.config())
         last = [full.rpartition(".")[2] for full in known]
         for meant in (name, *get_close_matches(name, last, 1, cutoff=0.8)):
             found = [

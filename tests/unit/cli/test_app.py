@@ -47,6 +47,8 @@ def test_wrong_usage_exits_with_2_and_suggests_what_there_is(capsys):
         ("train a.yaml --verbose", "No such option: --verbose"),
         ("eval m --device cpu", "No such option: --device"),
         ("experiment a.yaml --overwrite", "No such option: --overwrite"),
+        ("train a.yaml dry_run=true", "dry_run=true is no setting: it is the option --dry-run"),
+        ("eval m dtype=float32", "dtype=float32 is no setting: it is the option --dtype"),
         ("train a.yaml --preset", "Option '--preset' requires an argument."),
         ("eval a --dtype fp16", "'float32', 'bfloat16', 'float16'."),
     ):
