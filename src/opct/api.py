@@ -280,7 +280,8 @@ def evaluate(
         dtype: to load the target in; by default that of the run, of earlier results in `out`, or the faster one here.
         resume: do not ask for replies that are in `out`, of the same weights, settings and prompts; `tasks` are always
             asked again.
-        overwrite: replace results in `out` of the same suites on other questions or with other sampling.
+        overwrite: replace results in `out` of other weights, or of the same suites on other questions or with other
+            sampling.
         progress: as of `train`.
         settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 
@@ -294,7 +295,7 @@ def evaluate(
     from opct.data.questions import load_questions
     from opct.evals.inspect_runner import run_task
     from opct.evals.run import about_run, evaluate_suites, make_tasks, set_aside_others, write_results
-    from opct.evals.same_questions import refuse_other_questions
+    from opct.evals.same_questions import refuse_other_questions, refuse_other_weights
     from opct.evals.target import default_out
     from opct.runs.io import check_writable
     from opct.runs.run_dir import RunDir
@@ -316,14 +317,15 @@ def evaluate(
     for folder in (run.path, run.evals_dir):
         check_writable(folder, "--out")
     policy, about = _opened(target, config, dtype, result.out, made, progress)
-    if label:
-        about["label"] = label
+    about["label"] = label or about["label"]
+    measured = about_run(run, policy, about)
+    if not overwrite:
+        refuse_other_weights(result.out, measured)
     if made:
         result.results = evaluate_suites(
             policy, config, tasks=made, out_dir=result.out, resume=resume, progress=progress, **about
         )
     for task in tasks:
-        measured = about_run(run, policy, about)
         result.tasks[task] = run_task(
             policy, task, config, progress=progress, out_dir=result.out, run=measured, overwrite=overwrite, **options
         )

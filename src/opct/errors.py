@@ -13,6 +13,8 @@ from types import TracebackType
 
 from opct.redaction import redact
 
+MOST_NAMES = 50
+"""Number of valid names up to which a message lists them all."""
 SHOWN_FAULTS = 50
 """Number of faults of one file that are listed; the others are counted."""
 REMEDY = "Check the free space and the rights of the folder, or choose another."
@@ -144,10 +146,12 @@ class EvaluationError(OpctError, RuntimeError):
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
-    """Error message for an unknown name, with the nearest valid one."""
+    """Error message for an unknown name, with the valid ones: the nearest first, and of very many a few."""
     names = list(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
     nearest = f" Did you mean {close[0]!r}?" if close else ""
+    if len(names) > MOST_NAMES:
+        return f"Unknown {kind} {name!r}.{nearest} There are {len(names):,}, such as {', '.join(close or names[:5])}."
     return f"Unknown {kind} {name!r}.{nearest} Use one of: {', '.join(names)}."
 
 

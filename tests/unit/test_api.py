@@ -24,7 +24,7 @@ def fake_policy(reply, weights: str = "00ff") -> FakePolicy:
     return policy
 
 
-def test_a_task_alone_leaves_our_suites_out_and_on_other_weights_sets_their_results_aside(tmp_path: Path):
+def test_a_task_alone_leaves_our_suites_out_and_on_other_weights_it_replaces_their_results_on_demand(tmp_path: Path):
     """Results hold one model: as when a suite is asked of other weights. A task takes the settings by its own names."""
     task = tmp_path / "mine.py"
     task.write_text(
@@ -33,9 +33,17 @@ def test_a_task_alone_leaves_our_suites_out_and_on_other_weights_sets_their_resu
         "def mine():\n    return Task(dataset=[Sample('a', target='b'), Sample('c', target='d')], scorer=includes())\n"
     )
     out, progress, name = tmp_path / "run", Noted(), f"{task}@mine"
-    for weights, asked in (("00ff", {"suites": ["benign"], "n_benign": 1}), ("ff00", {"tasks": [name]})):
+
+    def evaluate(weights: str, **asked):
         policy = fake_policy(lambda prompt, seed: "Yes.", weights)
-        result = api.evaluate(policy, n_questions=1, seed=1, out=out, progress=progress, **asked)
+        return api.evaluate(policy, n_questions=1, seed=1, out=out, progress=progress, **asked)
+
+    evaluate("00ff", suites=["benign"], n_benign=1)
+    for asked in ({"suites": ["benign"], "n_benign": 1}, {"tasks": [name]}):
+        with refused(EvaluationError, "another model", "benign", "weights", "--out", "--overwrite"):
+            evaluate("ff00", **asked)
+    assert read_evaluation(out).run["weights"] == {"hash": "00ff"}
+    result = evaluate("ff00", tasks=[name], overwrite=True)
     assert (result.results, [summary["n"] for summary in result.tasks[name]]) == (None, [1])
     evaluation = read_evaluation(out)
     assert (evaluation.suites, evaluation.run["weights"]) == (["mine"], {"hash": "ff00"})

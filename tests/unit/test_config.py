@@ -8,7 +8,7 @@ from opct.config.loader import MAX_BYTES, dump_config, load_config, load_run_con
 from opct.config.packaged import PACKAGED
 from opct.config.presets import PRESETS
 from opct.config.schema import ModelConfig, TrainConfig, flat_settings
-from opct.errors import ConfigError
+from opct.errors import ConfigError, unknown
 from opct.evals.attackers.config import AttackConfig
 from opct.experiments.config import ExperimentConfig
 from tests.conftest import REPOSITORY
@@ -84,6 +84,27 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     for path, why in ((tmp_path / "none.yaml", ""), (tmp_path, ""), (large, f"{MAX_BYTES:,}"), (latin, "0xe9")):
         with refused(ConfigError, path, why):
             load_config(path)
+
+
+def test_data_and_a_run_in_the_place_of_a_config_are_refused_with_what_is_meant(tmp_path):
+    data, run = tmp_path / "q.csv", tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").touch()
+    for path, meant in ((data, f"--questions {data}`"), (data, f"--data {data}`"), (run, run / "config.yaml")):
+        with refused(ConfigError, path, meant):
+            load_config(path)
+
+
+def test_the_home_folder_is_expanded_in_files_and_lists(write, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    config = load_config(write("output_dir: ~/runs/a\n"), ['data.pairs=["~/p.jsonl", "~p.jsonl"]', "lora=~"])
+    assert (config.output_dir, config.lora) == ("/home/me/runs/a", None)
+    assert list(config.data.pairs) == ["/home/me/p.jsonl", "~p.jsonl"]
+
+
+def test_of_very_many_names_a_message_has_the_nearest_and_their_number():
+    said = unknown("task", "mmlu", [f"task{i}" for i in range(3000)] + ["mmlu_pro"])
+    assert said == "Unknown task 'mmlu'. Did you mean 'mmlu_pro'? There are 3,001, such as mmlu_pro."
 
 
 def test_all_faults_in_one_message_in_the_order_of_the_file(write):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from opct.cli import data_build
-from opct.cli.options import App, Overwrite, SettingsCommand, named_columns, print_rich, refuse_existing, settings_words
+from opct.cli.options import App, Overwrite, SettingsCommand, named_columns, print_rich, refuse_out, settings_words
 from opct.errors import DataError, first_of
 from opct.runs.console import as_text, echo, make_table, visible
 
@@ -56,10 +56,10 @@ def export(
       opct data export builtin:sycophancy --format verl --out pairs.parquet
     """
     from opct.data.builders.builtin import load_pairs
-    from opct.data.export import WITH_ANSWER, export_pairs
+    from opct.data.export import SUFFIXES, WITH_ANSWER, export_pairs
 
     path = out or Path("verl.parquet" if format == "verl" else f"{format}.jsonl")
-    refuse_existing(path, source, overwrite)
+    refuse_out(path, source, overwrite, SUFFIXES)
     pairs = load_pairs(source)
     n, left_out = export_pairs(pairs, format, path)
     kept = [pair for pair in pairs if pair.id not in left_out]

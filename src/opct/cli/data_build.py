@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from opct.cli.options import App, Group, Overwrite, Seed, named_columns, named_files, refuse_existing
+from opct.cli.options import App, Group, Overwrite, Seed, named_columns, named_files, refuse_out
 from opct.errors import first_of, unknown
 from opct.runs.console import echo
 
@@ -87,7 +87,7 @@ def build_sycophancy(
     columns = named_columns(column or [])
     if columns and source == BUILTIN:
         raise typer.BadParameter("--column needs a file: name it with --from", param_hint="--column")
-    refuse_existing(out, source, overwrite)
+    refuse_out(out, source, overwrite)
     questions = builtin_questions() if source == BUILTIN else load_questions(source, columns, seed=seed)
     built = build(
         questions,
@@ -151,7 +151,7 @@ def build_pairs(
     if len(templates) < len(template or ()):
         raise typer.BadParameter("two templates have the same name", param_hint="--template")
     for read in (source, *(template or ())):
-        refuse_existing(out, str(read), overwrite)
+        refuse_out(out, str(read), overwrite)
     built = build(
         source,
         named_columns(column or []),
@@ -242,7 +242,7 @@ def build_jailbreak(
         hint = "--column, --data jailbreak_counterparts, --exclude"
         raise typer.BadParameter("these options need a file: name it with --from", param_hint=hint)
     for read in (source, *files.values()):
-        refuse_existing(out, read, overwrite)
+        refuse_out(out, read, overwrite)
     behaviors, attacks, left_out = read_sources(
         source, artifacts, columns=named_columns(column or []), counterparts=counterparts, exclude=exclude or []
     )
@@ -308,7 +308,7 @@ def build_safety_awareness(
     from opct.data.dataset import choose
     from opct.data.hazards import load_facts
 
-    refuse_existing(out, source, overwrite)
+    refuse_out(out, source, overwrite)
     facts = load_facts(source)
     built = build(
         facts,

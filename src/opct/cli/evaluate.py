@@ -102,7 +102,7 @@ Resume = Annotated[
 ]
 Overwrite = Annotated[
     bool,
-    _output_option("--overwrite", help="Replace results of the same suite on other questions or with other sampling."),
+    _output_option("--overwrite", help="Replace results of other weights, other questions or other sampling."),
 ]
 Regrade = Annotated[
     bool,

@@ -28,6 +28,10 @@ Packaged = Annotated[
 Measure = Annotated[
     bool, typer.Option("--measure", help="Load the model, and fit the completion length to its clean replies.")
 ]
+PACKAGED_MEANT = (
+    "{name} is a config of opct: `opct init {file} --from {name}` writes it. For your own, give another FILE, or your "
+    "pairs or questions (--data, --questions)."
+)
 NEXT = """\
 next: opct eval {model} --out {base}{options}
       opct train {file} --dry-run
@@ -67,6 +71,7 @@ def init(
       opct init jailbreak.yaml --from jailbreak
     """
     from opct.config.loader import load_config
+    from opct.config.packaged import PACKAGED
     from opct.models.names import check_path
 
     file = file or Path(f"{packaged or 'opct'}.yaml")
@@ -75,6 +80,8 @@ def init(
         options |= {"method": method, "preset": preset, "measure": measure}
         _write_packaged(packaged, file, [name for name, value in options.items() if value])
         return
+    if file.stem in PACKAGED and data is None and questions is None:
+        raise ConfigError(PACKAGED_MEANT.format(name=file.stem, file=quote(str(file.with_suffix(".yaml")))))
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
     if column and not questions:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,6 +63,24 @@ def docs_place(page: str) -> str:
 class Command(TyperCommand):
     """A command whose help groups options by `rich_help_panel`, names no Python types and ends with the docs."""
 
+    def setting_meant(self, name: str) -> str | None:
+        """The setting of this command with such a name, or the first of the group with it; None if there is none."""
+        return None
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        # a shell expands `--out ~/a`, not `--out=~/a`
+        args = [re.sub(r"^(--[\w-]+=)(~/.*)", lambda one: one[1] + os.path.expanduser(one[2]), word) for word in args]
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            if hasattr(error, "possibilities"):  # of an unknown option; the dashes, which all share, made any two near
+                name = error.option_name.lstrip("-")  # type: ignore[attr-defined]
+                known = [option[2:] for each in self.get_params(ctx) for option in each.opts if option.startswith("--")]
+                error.possibilities = [f"--{near}" for near in get_close_matches(name, known)]
+                if not error.possibilities and (setting := self.setting_meant(name.replace("-", "_"))):
+                    error.message += f". Settings are written {setting}=VALUE."  # type: ignore[attr-defined]
+            raise
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         # not as text, which would be wrapped within the path
         formatter.write(f"\nDocs: {docs_place('reference/cli.md')}\n")
@@ -98,28 +118,39 @@ class SettingsCommand(Command):
     """A command with settings as arguments: its message on an unknown option says how they are written."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        try:
-            return super().parse_args(ctx, args)
-        except USAGE_ERROR as error:
-            option = getattr(error, "option_name", None)
-            if option is not None and not getattr(error, "possibilities", None):
-                name = _setting_meant(ctx.command.name, option.lstrip("-").replace("-", "_"))
-                error.message += f". Settings are written {name}=VALUE."  # type: ignore[attr-defined]
-            raise
+        rest = super().parse_args(ctx, args)
+        options = {option for each in self.get_params(ctx) for option in each.opts}
+        for word in ctx.params.get("settings") or ctx.params.get("overrides") or ():
+            name = word.partition("=")[0]
+            option = f"--{name.replace('_', '-')}"
+            if option in options and name not in (*self.config().model_fields, "preset"):
+                raise typer.BadParameter(
+                    f"{word} is no setting: it is the option {option}", ctx, param_hint="NAME=VALUE"
+                )
+        return rest
 
+    def config(self) -> type[BaseModel]:
+        """The settings that this command takes."""
+        from opct.config.schema import ModelConfig, TrainConfig
+        from opct.evals.attackers.config import AttackConfig
+        from opct.evals.config import EvalConfig
 
-def _setting_meant(command: str | None, name: str) -> str:
-    """The setting of a command with this last name, or the first of the group with this name; else the name."""
-    from opct.config.schema import ModelConfig, TrainConfig
-    from opct.config.section import setting_names
-    from opct.evals.attackers.config import AttackConfig
-    from opct.evals.config import EvalConfig
+        configs: dict[str | None, type[BaseModel]] = {"eval": EvalConfig, "attack": AttackConfig}
+        configs |= dict.fromkeys(("chat", "check"), ModelConfig)
+        return configs.get(self.name, TrainConfig)
 
-    configs: dict[str | None, type[BaseModel]] = {"eval": EvalConfig, "attack": AttackConfig}
-    configs |= dict.fromkeys(("chat", "check"), ModelConfig)
-    known = setting_names(configs.get(command, TrainConfig))
-    meant = [full for full in known if full.rpartition(".")[2] == name or full.startswith(f"{name}.")]
-    return meant[0] if meant else name
+    def setting_meant(self, name: str) -> str | None:
+        from opct.config.section import setting_names
+
+        known = setting_names(self.config())
+        last = [full.rpartition(".")[2] for full in known]
+        for meant in (name, *get_close_matches(name, last, 1, cutoff=0.8)):
+            found = [
+                full for full, end in zip(known, last, strict=True) if end == meant or full.startswith(f"{meant}.")
+            ]
+            if found:
+                return min(found, key=lambda full: full.count("."))
+        return None
 
 
 def settings_words(words: Sequence[str], options: Mapping[str, Any]) -> tuple[str | None, list[str]]:
@@ -129,11 +160,16 @@ def settings_words(words: Sequence[str], options: Mapping[str, Any]) -> tuple[st
     return (words[0] if has_file else None), [*given, *words[has_file:]]
 
 
-def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
-    """Raise DataError where `out` is (or lies in) the source, or exists and is not to be overwritten."""
+def refuse_out(
+    out: Path, source: str, overwrite: bool, suffixes: Sequence[str] = (".jsonl", ".ndjson", ".json")
+) -> None:
+    """Raise DataError where `out` is (or lies in) the source, is named as a file of another kind than is written, or
+    exists and is not to be overwritten."""
     read, written = (Path(os.path.realpath(path)) for path in (source, out))
     if written.exists() and written.is_relative_to(read):
         raise DataError(f"{out} is the source ({source}) and would be overwritten: name another file with --out.")
+    if out.suffix not in suffixes:  # else what is written could not be read again
+        raise DataError(f"{out}: the name must end with {' or '.join(suffixes)}, which say what is written (--out).")
     if out.exists() and not overwrite:
         raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
 

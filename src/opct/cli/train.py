@@ -34,8 +34,6 @@ def train(
     from opct.config.loader import load_config
     from opct.distributed import is_main, launched
 
-    if config.suffix in (".jsonl", ".csv", ".tsv", ".parquet", ".gz"):
-        raise ConfigError(f"{config} is data, not settings: `opct init mine.yaml --data FILE` writes a config.")
     settings = load_config(config, overrides or [], preset)
     if dry_run:
         if launched():

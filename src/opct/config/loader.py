@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from opct.errors import ConfigError, shorten, unknown
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Section)
+DATA = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".gz")
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
 """Most values of a file, with aliases expanded: 500 bytes of aliases can expand to 10^9 values."""
@@ -213,6 +215,12 @@ class CoreDumper(yaml.SafeDumper):
 
 def _read_file(path: Path, faults: list[str]) -> Tree:
     """Parse the YAML file into a tree; recoverable faults are added to `faults`."""
+    if path.suffix in DATA:
+        quoted = shlex.quote(str(path))
+        raise ConfigError(
+            f"{path} is data, not settings. `opct init mine.yaml --data {quoted}` writes a config for pairs, "
+            f"`opct init mine.yaml --questions {quoted}` one for questions."
+        )
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, and settings have at most {MAX_BYTES:,}")
@@ -223,6 +231,8 @@ def _read_file(path: Path, faults: list[str]) -> Tree:
         why = getattr(error, "strerror", None) or error
         is_other = isinstance(error, UnicodeDecodeError) or not path.is_file()
         remedy = " Give the path of a UTF-8 text file." if is_other else ""
+        if (path / "config.yaml").is_file():
+            remedy = f" That run has its settings in {path / 'config.yaml'}."
         if "=" in str(path) and isinstance(error, FileNotFoundError):
             remedy = " The file comes first, then NAME=VALUE; `opct init` writes one."
         elif path.stem in PACKAGED and isinstance(error, FileNotFoundError):
@@ -288,7 +298,9 @@ class _NodeReader:
             return self._group(node, name)
         tag, text = node.tag.removeprefix(_TAG), node.value
         try:
-            return text if tag == "str" else _SCALARS[tag][1](text)
+            if tag == "str":  # no shell expands the home folder in a file or a list
+                return os.path.expanduser(text) if text.startswith("~/") else text
+            return _SCALARS[tag][1](text)
         except (KeyError, ValueError):  # a tag of Python, one that does not fit its text, or too many digits
             self._fault(node, name, f"{text!r:.60} cannot be read as !!{tag}; write a plain value")
             return text

@@ -112,6 +112,8 @@ def question_options(pairs: Iterable[ContrastivePair]) -> str:
     if len(files) != 1:
         return ""
     [(path, *columns)] = files
+    if not (path.startswith("hf:") or Path(path).exists()):  # named from another folder, or moved
+        path = f"PATH/TO/{Path(path).name}"
     return f" --questions {shlex.quote(path)}" + "".join(f" --column {shlex.quote(column)}" for column in columns)
 
 
@@ -119,10 +121,13 @@ def eval_options(pairs: Iterable[ContrastivePair]) -> str:
     """How `opct eval` asks what these pairs train; empty where its defaults do. `TEST_PAIRS` stands for a file of pairs
     that are not trained on, for axes whose replies no suite grades."""
     pairs = list(pairs)
-    axes = dict.fromkeys(pair.axis for pair in pairs if not pair.is_identity)
-    if axes.keys() <= {SYCOPHANCY}:
+    formats = dict.fromkeys((pair.axis, pair.meta.get("answer_format")) for pair in pairs if not pair.is_identity)
+    suites = [
+        "sycophancy_choice" if (axis, form) == (SYCOPHANCY, "choice") else GRADED_BY.get(axis, "consistency")
+        for axis, form in formats
+    ]
+    if {*suites} <= {GRADED_BY[SYCOPHANCY]}:
         return question_options(pairs)
-    suites = [GRADED_BY.get(axis, "consistency") for axis in axes]
     options = "".join(f" --suite {suite}" for suite in dict.fromkeys([*suites, "context_use", "benign"]))
     return options + question_options(pairs) + f" --data consistency={TEST_PAIRS}" * ("consistency" in suites)
 

@@ -75,6 +75,7 @@ def regrade(out_dir: str | Path) -> Regraded:
         RunError: the results cannot be written.
     """
     run = RunDir(out_dir)
+    log_paths(run.path)  # before the lock, which makes the folder
     with run.results_lock():
         logs = [read_log(path) for path in log_paths(run.path)]
         ours = [log for log in logs if task_name(log) in SCORERS]

@@ -47,6 +47,7 @@ from opct.evals.logs import (
     usable_log,
 )
 from opct.evals.quiet import quiet
+from opct.evals.same_questions import unlike_model
 from opct.evals.samples import BENIGN, CONSISTENCY, GradedSample, warnings_of
 from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.capability import (
@@ -374,8 +375,9 @@ def write_results(run: RunDir) -> dict[str, Any]:
 
 def results_of(evaluation: Evaluation) -> dict[str, Any]:
     """What `results.json` says of an evaluation."""
-    stored = evaluation.settings
-    limits = {name: f"{s.limit}={stored[s.limit]}" for name, s in SUITES.items() if s.limit in stored}
+    now, kept = evaluation.settings, evaluation.settings.get("kept", {})
+    asked = {name: {**now, **kept.get(name, {})} for name in SUITES}
+    limits = {name: f"{s.limit}={asked[name][s.limit]}" for name, s in SUITES.items() if s.limit in asked[name]}
     of_samples = [*warnings_of(evaluation.samples, limits), *missing_counterparts(evaluation.samples)]
     return {
         "schema": SCHEMA,
@@ -432,19 +434,15 @@ def set_aside_others(
 ) -> tuple[dict[str, EvalLog], list[str]]:
     """Move logs of other weights, and unusable ones, aside. Returns the logs that stay, by task, and a warning for each
     moved one that is unusable or not asked again."""
-    # weights are named by their hashes, whatever the model is called; without them its name has to do
-    ignore = ("name", "label", "method", "seed", "path", *(["model"] if about["weights"] else []))
     logs, dropped = {}, []
     for path in sorted(run.evals_dir.glob("*.eval")):
         log, why = usable_log(path)
         if log is not None:
-            before = about_of(log).get("run")  # None: a log of another task
-            unlike = {} if before is None else Identity(before).differing(about, ignore)
+            unlike = unlike_model(log, about)
             if not unlike:
                 logs[task_name(log)] = log
                 continue
-            named = dict.fromkeys(name.partition(".")[0] for name in unlike)  # of the hashes of many files
-            why = f"they are of another model ({', '.join(named)})"
+            why = f"they are of another model ({unlike})"
         aside = run.evals_dir / "replaced"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)

@@ -1,4 +1,4 @@
-"""What a suite or task asks, and whether a folder holds its results on something else."""
+"""Whether a folder holds results on something else than a suite or task asks, or of another model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inspect_ai.log import EvalLog
 from inspect_ai.log import EvalSample as LogSample
 
 from opct.errors import EvaluationError
-from opct.evals.logs import OPCT, full_name, log_name, usable_log
+from opct.evals.logs import OPCT, about_of, full_name, log_headers, log_name, usable_log
 from opct.runs.identity import Identity
 from opct.runs.run_dir import RunDir
 
@@ -41,6 +41,28 @@ def refuse_other_questions(folder: str | Path, tasks: Iterable[Task], limit: int
             f"{folder} holds another evaluation of {', '.join(unlike)}. Keep it and name another folder (--out), or "
             "replace it (--overwrite)."
         )
+
+
+def unlike_model(log: EvalLog, about: Mapping[str, Any]) -> str:
+    """What of a model differs from that of a log; empty if nothing does, or it is a log of another task."""
+    # weights are named by their hashes, whatever the model is called; without them its name has to do
+    ignore = ("name", "label", "method", "seed", "path", *(["model"] if about["weights"] else []))
+    differing = Identity(about_of(log).get("run") or about).differing(about, ignore)
+    return ", ".join(dict.fromkeys(name.partition(".")[0] for name in differing))  # of the hashes of many files
+
+
+def refuse_other_weights(folder: str | Path, about: Mapping[str, Any]) -> None:
+    """Raise EvaluationError where results are of another model; those of an earlier step of the same run may go."""
+    for path, log in log_headers(RunDir(folder).evals_dir).items():
+        before = about_of(log).get("run") or {}
+        is_this_run = "step" in (before.get("weights") or {}) and not Identity(before).differing(
+            about, ("label", "path", "weights")
+        )
+        if not is_this_run and (unlike := unlike_model(log, about)):
+            raise EvaluationError(
+                f"{folder} holds results of another model ({path.stem} of {before.get('model')}: other {unlike}). "
+                "Keep it and name another folder (--out), or replace it (--overwrite)."
+            )
 
 
 def _difference(log: EvalLog, task: Task, samples: Sequence[Sample]) -> str:

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from opct.evals.metrics import Row, Unit, unit_of
-from opct.runs.console import as_text, make_table
+from opct.runs.console import as_text, make_console, make_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,6 +74,8 @@ def rows_table(title: str, rows: Iterable[Row], notes: Mapping[str, str] | None 
             level = (quantity(row["value"], unit), interval(row["ci_low"], row["ci_high"], unit))
             cells.append((f"  {row['metric']}", *level, row["n"], row["n_unscored"], row["n_truncated"]))
     table = make_table(title, COLUMNS, cells)
-    # a metric's name stays whole where 80 characters are too few: an interval may break, at a blank
-    table.columns[0].min_width = min(32, max((len(str(name)) for name, *_, n in cells if n != ""), default=0))
+    table.collapse_padding = table.columns[1].no_wrap = True
+    if make_console().width >= 80:  # narrower, a whole name would push the last columns out
+        # a metric's name stays whole: an interval may break, at a blank
+        table.columns[0].width = min(34, max((len(str(first)) for first, *_ in cells), default=0))
     return table

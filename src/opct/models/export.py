@@ -25,7 +25,7 @@ from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.data.render import Renderer
 from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.models.adapters import quiet_peft
-from opct.models.from_run import refuse_other_base
+from opct.models.from_run import refuse_moved_base, refuse_other_base
 from opct.models.gguf import HUB_ID, HUB_TIMEOUT_S
 from opct.models.loading import (
     base_hash,
@@ -224,6 +224,7 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     source, what = str(trained.weights), f"the model in {trained.weights}"
     if trained.is_adapter:
         loaded_as = getattr(torch, trained.dtype)
+        refuse_moved_base(RunDir(trained.folder), base.name_or_path)
         source, what = resolve_model(base.name_or_path, base.revision), f"the base model {base.name_or_path}"
         load_kwargs["revision"] = base.revision
     with cannot_load(what), quiet_peft():

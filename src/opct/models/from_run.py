@@ -54,6 +54,17 @@ def load_policy(path: str, *, thinking_tags: tuple[str, str] | None = None, **se
     return load(load_settings(ModelConfig, base={**defaults, **settings}))
 
 
+def refuse_moved_base(run: RunDir, name: str) -> None:
+    """Raise ModelError if a run was trained from a local folder or file of this name, and nothing is there now."""
+    files = (run.read_manifest().get("weights") or {}).get("base") or {}
+    # a hub model has the key `commit`; the Q4_1 weights are in a cache
+    if files and "commit" not in files and name != Q4_MODEL and not Path(name).exists():
+        raise ModelError(
+            f"{run.path} was trained from {name}, which is not here. If it was moved, set model.name_or_path in "
+            f"{run.config_path} to its new place."
+        )
+
+
 def adapter_base(folder: Path) -> dict[str, Any]:
     """The base model that an adapter names, as settings of a model. Raises ModelError where it names none."""
     adapter = read_adapter_config(folder)
@@ -125,6 +136,8 @@ def _of_run(
         raise ModelError(f"{run.path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
     recorded = run.read_manifest().get("dtype")
     adapter = str(checkpoint / "adapter") if (checkpoint / "adapter").is_dir() else None
+    if adapter is not None:
+        refuse_moved_base(run, settings.get("name_or_path") or config.name_or_path)
     # a folder from outside must not run its code: only `settings`, which the caller gives, may turn it on
     of_run = config.model_dump() | {"adapter": adapter, "trust_remote_code": False}
     base = load_settings(ModelConfig, base={**of_run, **settings})

@@ -191,7 +191,8 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         if any((run_dir.evals_dir / "unfinished").glob("*")):
             how = "One was started but not finished: run the same command again with --resume."
         elif run_dir.is_run:
-            how = f"Evaluate the run first: `opct eval {shlex.quote(str(directory))}`."
+            options = run_dir.read_manifest().get("eval_options", "")
+            how = f"Evaluate the run first: `opct eval {shlex.quote(str(directory))}{options}`."
         raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). {how}")
     about, results = evaluation.run, results_of(evaluation)
     return EvaluatedRun(

@@ -122,7 +122,8 @@ def summary(comparison: Comparison) -> list[str]:
 def _training_sentences(arm: Arm) -> list[str]:
     """What a training did that was not evaluated: the KL on held-out pairs, else on the training pairs."""
     run = arm.runs[0]
-    advice = f"It was not evaluated: run `opct eval {'RUN' if run.path is None else shlex.quote(str(run.path))}`."
+    path, options = "RUN" if run.path is None else shlex.quote(str(run.path)), run.manifest.get("eval_options", "")
+    advice = f"It was not evaluated: run `opct eval {path}{options}`."
     for metric, pairs in (("validation/kl", "pairs it was not trained on"), ("train/kl", "the training pairs")):
         logged = [row[metric] for row in run.metrics if row.get(metric) is not None]
         if len(logged) > 1:

@@ -75,6 +75,7 @@ class Manifest(_Begun, total=False):
     warnings: list[str]
     trained_families: list[str]
     trained_questions: list[str]
+    eval_options: str
 
 
 class ResultRow(TypedDict):

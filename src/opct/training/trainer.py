@@ -43,6 +43,7 @@ from opct.methods.rollouts import (
     step_weights,
 )
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
+from opct.models.from_run import refuse_moved_base
 from opct.models.given import GivenModel
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
@@ -193,6 +194,8 @@ def train(
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
         manifest: dict[str, Any] = {**run.read_manifest()} if is_main and resume else {}
+        if manifest:
+            refuse_moved_base(run, config.model.name_or_path)
         is_named = is_main and given_model is None
         payload = (manifest, with_weights(config.model) if is_named else config.model)
         before, model = distributed.broadcast_object(payload)
@@ -305,6 +308,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
         **origin(run, config, is_given=setup.given_model is not None),
         **trained_names(visited, config.model),
         "trained_on": run.trained_on_path.name,
+        "eval_options": eval_options(rendered.pair for rendered in setup.data.pairs),
     }
     run.write_manifest(data=identity["data"], teacher=identity["teacher"], seeds={"seed": config.seed}, **extra)
     atomic_write(run.config_path, dump_config(config))

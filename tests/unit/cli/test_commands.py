@@ -40,13 +40,13 @@ def test_eval_takes_a_file_of_settings_under_its_options(fake, tmp_path: Path, c
     path.write_text("judge: {name: strongreject, model: openai/a}\nsuites: [benign]\nseed: 3\n")
     evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
     words = ("judge.model=openai/b", "--suite", "jailbreak", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl")
-    options = ("--column", "wrong=a", "--column", "wrong=b", "--task", "pkg/name", "--out", "o", "--resume")
+    options = ("--column", "wrong=a", "--column", "wrong=b", "--task", "pkg/name", "--out=~/o", "--resume")
     assert run("eval", "m", str(path), *words, *options) == 0
     judge = JudgeConfig(name="strongreject", model="openai/b")
     data, columns = {"mmlu": "m.csv", "jailbreak": "b.jsonl"}, {"wrong": ["a", "b"]}
     config = EvalConfig(suites=["jailbreak"], seed=3, judge=judge, data=data, columns=columns)
     assert evaluate.call_args.args == ("m", config)
-    named = {"tasks": ["pkg/name"], "out": Path("o"), "label": None, "dtype": None}
+    named = {"tasks": ["pkg/name"], "out": Path.home() / "o", "label": None, "dtype": None}
     assert evaluate.call_args.kwargs == named | {"resume": True, "overwrite": False}
     assert "o/evals" in capsys.readouterr().out
 

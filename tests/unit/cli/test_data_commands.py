@@ -137,6 +137,14 @@ def test_faults_of_a_build_write_nothing(tmp_path, monkeypatch, capsys):
         assert not Path("pairs.jsonl").exists()
 
 
+def test_pairs_are_not_written_under_the_name_of_another_kind_of_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("p.csv", "p.parquet", "p.jsonl.gz", "p"):
+        for build in ("sycophancy", "jailbreak", "safety-awareness"):
+            assert f"{name}: the name must end with .jsonl" in error_of("data", "build", build, "--out", name)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_build_replaces_a_file_on_demand_alone(tmp_path):
     out = tmp_path / "pairs.jsonl"
     out.write_text("mine")

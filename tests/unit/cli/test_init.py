@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,18 @@ def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path
     assert set(FIRST) <= set(setting_names(TrainConfig))
 
 
-def test_own_questions_are_asked_beside_other_axes():
+def test_own_questions_are_asked_beside_other_axes(tmp_path: Path, monkeypatch):
+    """Pairs that were made in another folder name a file that is not here."""
+    monkeypatch.chdir(tmp_path)
     meta = {"question_file": ["mine.csv", "answer=a"]}
     pairs = [
         ContrastivePair(axis, axis, "f", user_prompt("X?"), user_prompt("Y?"), meta) for axis in ("sycophancy", "tone")
     ]
+    assert eval_options(pairs[:1]) == " --questions PATH/TO/mine.csv --column answer=a"
+    Path("mine.csv").touch()
     assert eval_options(pairs[:1]) == " --questions mine.csv --column answer=a"
+    choice = replace(pairs[0], meta={**meta, "answer_format": "choice"})
+    assert eval_options([choice]).startswith(" --suite sycophancy_choice --suite context_use --suite benign --quest")
     assert eval_options(pairs) == (
         " --suite sycophancy_short --suite consistency --suite context_use --suite benign"
         " --questions mine.csv --column answer=a --data consistency=TEST.jsonl"
@@ -205,4 +212,6 @@ def test_from_writes_nothing_over_a_file_and_takes_no_other_option(tmp_path: Pat
     ):
         assert named in error_of("init", *words)
     assert "opct init configs/jailbreak.yaml --from jailbreak" in error_of("train", "configs/jailbreak.yaml")
+    for file in ("jailbreak", "jailbreak.yaml"):
+        assert "`opct init jailbreak.yaml --from jailbreak`" in error_of("init", file, "--method", "sft")
     assert {path.name for path in tmp_path.iterdir()} == {"sycophancy.yaml", "experiment.yaml"}

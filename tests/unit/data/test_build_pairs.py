@@ -114,6 +114,7 @@ def test_columns_of_both_prompts_and_identity_pairs():
         ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "'answer'"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ prompt"}}, "'t'"),
         ([{"prompt": "a", "my tag": "b"}], {"templates": {"t": "{{ prompt }} {{ tag }}"}}, "prompt, my tag alone"),
+        ([{"prompt": "a", "note": ""}], {"templates": {"t": "{{ note }} {{ prompt }} {{ tag }}"}}, "cell is empty"),
         ([{"prompt": "a", "history": ["b"]}], {"identity": True}, '"b" is no message'),
         ([{"prompt": "a", None: ["b"]}], {"identity": True}, "csv.DictReader"),
         ([{"prompt": "a"}], {"templates": {"t": "Please."}}, "{{ prompt }}"),

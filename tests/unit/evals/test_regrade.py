@@ -12,6 +12,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.regrade import regrade
 from opct.evals.run import evaluate_suites
+from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
 
 
@@ -23,6 +24,12 @@ def original(tmp_path_factory):
     config = EvalConfig(suites=list(module.SCORERS), n_context=2, n_benign=4, max_reply_tokens=20, **sizes)
     evaluate_suites(FakePolicy(lambda prompt, seed: "I can't help with that. word word"), config, out_dir=folder)
     return folder
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path):
+    with refused(EvaluationError, "holds no evaluation"):
+        regrade(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.fixture

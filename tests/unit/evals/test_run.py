@@ -20,8 +20,9 @@ from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, RunError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT, VERSIONS
-from opct.evals.logs import read_evaluation, read_samples
+from opct.evals.logs import about_of, log_headers, read_evaluation, read_samples
 from opct.evals.run import evaluate_suites, make_tasks
+from opct.evals.same_questions import refuse_other_weights
 from tests.processes import Process
 from tests.refusals import refused
 from tests.rows import jsonl
@@ -111,6 +112,24 @@ def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(run_dir):
     third = short(run_dir, about=about, n_questions=3)
     assert Counter(sample.task for sample in read_samples(run_dir)) == {"sycophancy_short": 7, "benign": 2}
     assert (list(third["settings"]["kept"]), third["settings"]["kept"]["benign"]["seed"]) == (["benign"], 1)
+
+
+def test_cut_replies_of_a_kept_suite_are_said_to_be_cut_at_its_own_limit(tmp_path):
+    short(tmp_path, max_completion_tokens=2)
+    results = evaluated(tmp_path, suites=["benign"], n_benign=2, max_completion_tokens=99, max_benign_tokens=3)
+    cut = [warning for warning in results["warnings"] if "were cut" in warning]
+    assert [warning.split(" or ")[0].split()[-1] for warning in cut] == [
+        "max_completion_tokens=2",
+        "max_benign_tokens=3",
+    ]
+
+
+def test_results_of_an_earlier_step_of_a_run_are_replaced_and_of_another_run_refused(run_dir):
+    [log] = log_headers(run_dir / "evals").values()
+    before = about_of(log)["run"]
+    refuse_other_weights(run_dir, {**before, "weights": {"step": 8}})
+    with refused(EvaluationError, run_dir, "sycophancy_short", "weights", "--out", "--overwrite"):
+        refuse_other_weights(run_dir, {**before, "weights": {"step": 7, "sha256": {}}, "seed": 3})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import opct
+from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.errors import CheckpointError, ConfigError, ModelError
 from opct.evals.config import EvalConfig
@@ -158,6 +159,21 @@ def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: 
         with refused(error, named):
             opct.export(source, merged=out)
     assert left_behind(tmp_path) == ["model", "run"]
+
+
+def test_a_base_that_was_moved_is_asked_for_by_its_run(run: Path, model: Path, tmp_path: Path):
+    copy = RunDir(shutil.copytree(run, tmp_path / "copy"))
+    gone = str(tmp_path / "gone")
+    copy.config_path.write_text(copy.config_path.read_text().replace(str(model), gone))
+    config = load_config(copy.config_path, [f"output_dir={copy.path}"])
+    for use in (
+        lambda: load_policy(str(copy.path)),
+        lambda: opct.export(copy.path, merged=tmp_path / "out"),
+        lambda: opct.train(config, resume=True),
+    ):
+        with refused(ModelError, copy.path, gone, "model.name_or_path", copy.config_path):
+            use()
+    assert load_policy(str(copy.path), name_or_path=str(model)).has_adapter
 
 
 def test_code_of_a_model_runs_only_where_the_caller_trusts_it(run: Path, tmp_path: Path, trusted: list):

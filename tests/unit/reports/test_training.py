@@ -10,8 +10,10 @@ from opct.data.perturb.jailbreak import FAMILIES
 from opct.errors import EvaluationError
 from opct.reports.build import report
 from opct.reports.compare import compare
+from opct.reports.load import load_run
 from opct.reports.training import families_note
 from opct.reports.warnings import find_warnings
+from opct.runs.run_dir import RunDir
 from tests.refusals import refused
 from tests.unit.reports.small import run, sample
 from tests.unit.reports.synthetic import write_rollouts, write_run
@@ -96,12 +98,15 @@ def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
     shutil.rmtree(own / "evals")
     (own / "results.json").unlink()
     write_rollouts(own, "validation", {0: 2.0, 6: 0.4, 12: 0.02})
+    RunDir(own).update_manifest({"eval_options": " --suite jailbreak"})
+    with refused(EvaluationError, f"`opct eval {own} --suite jailbreak`"):
+        load_run(own)
     page = report([own], tmp_path / "training.html").read_text(encoding="utf-8")
     shown = re.findall(r"Step (\d+) <span class=\"small\">KL ([\d.]+)", page)
     assert shown == [("0", "1.000"), ("6", "0.200"), ("12", "0.010")]
     assert '<span class="token k5" title="KL 2.000 nats">Par</span>' in page
     assert re.search(r"<h1>OPCT&#39;s distance .* asked plainly went from 0.620 to 0.\d+, on pairs it was not", page)
-    assert f"run <code>opct eval {own}</code>" in page
+    assert f"run <code>opct eval {own} --suite jailbreak</code>" in page
     places = [page.index(part) for part in ("<h1>", "on held-out pairs. One line", "Cost of each arm")]
     assert places == sorted(places)
     assert "How to read it" not in page

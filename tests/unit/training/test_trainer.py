@@ -107,8 +107,9 @@ def test_checkpoints_are_kept_as_asked_the_best_one_besides(make_config, monkeyp
 def test_the_last_line_names_the_questions_that_the_pairs_were_made_of(make_config):
     pairs = [replace(pair, meta={"question_file": ["my q.csv", "answer=a"]}) for pair in tiny_pairs(4)]
     result = train(make_config(max_steps=1, data=NO_VALIDATION), pairs=pairs)
-    command = f"opct eval {result.run_dir} --questions 'my q.csv' --column answer=a"
+    command = f"opct eval {result.run_dir} --questions 'PATH/TO/my q.csv' --column answer=a"
     assert result.render().splitlines()[-1].endswith(command)
+    assert command.endswith(RunDir(result.run_dir).read_manifest()["eval_options"])
 
 
 def test_the_end_says_what_changed_and_what_to_do(make_config):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
@@ -325,9 +326,12 @@ def _template(name: str, text: str) -> tuple[Wrap, set[str]]:
             content = template.render(values)
         except UndefinedError as error:
             there = ", ".join(map(str, row))
-            missing = sorted(columns - {*row, "prompt"})
+            column = re.match(r"'(\w+)' is undefined", str(error))  # the first that failed; others may, too
+            is_missing = column[1] not in row if column else columns - {*row, "prompt"}
             remedy = (
-                f"this row has {there} alone" if missing else "its cell is empty: fill it, or ask {% if COLUMN %} first"
+                f"this row has {there} alone"
+                if is_missing
+                else "its cell is empty: fill it, or ask {% if COLUMN %} first"
             )
             raise RowFault(f"the template {name!r} cannot be filled: {error}; {remedy}") from error
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
