@@ -38,7 +38,6 @@ from opct.models.loading import (
     resolve_model,
     with_weights,
 )
-from opct.models.provenance import changed_files, fingerprint_weights
 from opct.redaction import redact_named
 from opct.runs.io import did_you_mean, remove
 from opct.runs.run_dir import RunDir, run_of
@@ -120,12 +119,8 @@ def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Traine
     config = load_run_config(run.config_path).model.model_copy(update={"trust_remote_code": trust_remote_code})
     base = with_weights(config)
     weights = next(folder for folder in (checkpoint / "adapter", checkpoint / "model") if folder.is_dir())
-    before = (manifest.get("weights") or {}).get("base") or {}
-    if weights.name == "adapter" and (changed := changed_files(before, fingerprint_weights(base))):
-        raise ModelError(
-            f"The adapter in {weights} was trained on another base model than {base.name_or_path} is now "
-            f"({'; '.join(changed)}): restore that model's files."
-        )
+    if weights.name == "adapter":
+        refuse_other_base(run, base, None)
     return Trained(run.path, weights, base, str(manifest.get("dtype") or "float32"))
 
 

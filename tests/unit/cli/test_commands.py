@@ -75,7 +75,7 @@ def test_report_says_what_it_wrote_and_replaces_nothing_unasked(monkeypatch, cap
     *said, html, card, numbers = capsys.readouterr().out.splitlines()
     content = read_json(tmp_path / "x.json")
     assert said[: len(content["summary"])] == content["summary"]
-    assert content["verdict"][0] in said
+    assert content["axes"][0]["evidence"] in said
     for line, path in zip((html, card, numbers), (page, tmp_path / "x.md", tmp_path / "x.json"), strict=True):
         assert line.endswith(f": {path}")
     assert opened == [page.as_uri()]
