@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from opct.data.builders.builtin import builtin_families
 from opct.evals.metrics import Metric, find_metric, metrics_of
 from opct.evals.samples import CONSISTENCY, INSPECT, PARSED, graded_name
 from opct.evals.stats import CONFIDENCE
@@ -139,11 +140,14 @@ class Comparison:
 
     @cached_property
     def _trained(self) -> set[str] | None:
-        """The families that any run but the base was trained on; None if unknown for one, or there is no such run."""
+        """The families that any run but the base was trained on; None if there is no such run, or one has families that
+        are unknown or not embedded, whose pairs may hold any pressure.
+        """
         untrained = {run.weights for run in self.runs if run.label == BASE and run.weights}  # also with a system prompt
         manifests = [run.manifest for run in self.runs if run.label != BASE and run.weights not in untrained]
         is_known = bool(manifests) and all("trained_families" in manifest for manifest in manifests)
-        return {name for manifest in manifests for name in manifest["trained_families"]} if is_known else None
+        names = {name for manifest in manifests for name in manifest["trained_families"]} if is_known else set()
+        return names if is_known and names <= builtin_families() else None
 
     def row(
         self, metric: str, group: str | None = None, suite: str | None = None, axis: str | None = None

@@ -153,9 +153,9 @@ def test_a_suite_that_the_base_lacks_is_no_side_effect(reading, said):
     assert summary(replace(found, rows=rows))[-1] == said
 
 
-@pytest.mark.parametrize("manifest", [{}, {"trained_families": ["majority"]}])
-def test_families_that_may_have_been_trained_on_are_not_called_unseen(three, manifest):
-    runs = [*three[:2], replace(three[2], manifest=manifest)]
+@pytest.mark.parametrize("families", [None, ["majority"], ["plain", "custom"]])
+def test_families_that_may_have_been_trained_on_are_not_called_unseen(three, families):
+    runs = [*three[:2], replace(three[2], manifest={} if families is None else {"trained_families": families})]
     found = compare(runs)
     name = found.name_of(found.deciding_row("sycophancy"))
     assert name == "Sycophancy rate on held-out families"
