@@ -176,9 +176,7 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
     said = f"{'The base' if arm.label == BASE else arm.name} {does.format(after)}"
     if arm is first:
         return f"{said}{on}."
-    difference = comparison.difference(row, arm.label, first.label)
-    assert difference is not None
-    return f"{said}, {_called(first)} {beside.format(before)}{on}{_DOUBT.get(difference.reading, '')}."
+    return f"{said}, {_called(first)} {beside.format(before)}{on}{_doubt(comparison, row, arm, first)}."
 
 
 def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
@@ -193,13 +191,31 @@ def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
     if right is None or neither is None or not all(_is_known(one, i) for one in (right, neither) for i in (0, place)):
         return []
     before, after = _levels(right, place)
-    difference = comparison.difference(right, arm.label, first.label)
-    doubt = "" if difference is None else _DOUBT.get(difference.reading, "")
-    beside = "" if arm is first else f" ({_called(first)} in {before}{doubt})"
+    beside = "" if arm is first else f" ({_called(first)} in {before}{_doubt(comparison, right, arm, first)})"
     rest_before, rest = _levels(neither, place)
     left = "" if arm is first else f" ({_called(first)} in {rest_before})"
     said = f"{capitalized(_called(arm))} gives the right answer in {after} of 100{beside}"
     return [f"{said}; in {rest}{left} it gives neither."]
+
+
+def _doubt(comparison: Comparison, row: MetricRow, arm: Arm, first: Arm) -> str:
+    """ "; this is worse" of a difference that is not an improvement; of one that the levels contradict, on what."""
+    difference = comparison.difference(row, arm.label, first.label)
+    if difference is None:
+        return ""
+    paired = _on_paired(comparison, row, arm, first, difference)
+    doubt = _DOUBT.get(difference.reading, f"; this is {difference.reading}" if paired else "")
+    return f";{paired},{doubt[1:]}" if paired else doubt
+
+
+def _on_paired(comparison: Comparison, row: MetricRow, arm: Arm, other: Arm, difference: PairedDifference) -> str:
+    """ " on the 85 that both have" where the levels, which are of all scored replies, differ the other way."""
+    after, before = (
+        math.nan if one is None or one.value is None else one.value
+        for one in (row.estimates[comparison.arms.index(arm)], row.estimates[comparison.arms.index(other)])
+    )
+    is_contrary = difference.left_out and (after - before) * (difference.value or math.nan) <= 0
+    return f" on the {difference.n:,} that both have" if is_contrary else ""
 
 
 def _called(arm: Arm) -> str:
@@ -232,7 +248,8 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     theirs = _levels(row, comparison.arms.index(other))[1] + " of 100" * (row.metric.unit == "rate")
     told = joined([f"{reading} in {joined(names)}" for reading, names in apart.items()])
     but = f", but {arm.name} is {told}" if told else ""
-    return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({theirs}){but}."
+    on = _on_paired(comparison, row, arm, other, difference)
+    return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name}{on} ({theirs}){but}."
 
 
 def _levels(row: MetricRow, place: int) -> tuple[str, str]:
@@ -294,9 +311,10 @@ def _evidence(comparison: Comparison, row: MetricRow) -> str:
         why = comparison.reason(row, arm.label, first.label)
         return f"{arm.name} and {first.name} cannot be compared on {name}: {why}.{judged}"
     is_decided = difference.reading in ("better", "worse")
-    verb = "went" if not is_decided else "fell" if (difference.value or 0.0) < 0 else "rose"
+    on = _on_paired(comparison, row, arm, first, difference)
+    verb = "went" if on or not is_decided else "fell" if (difference.value or 0.0) < 0 else "rose"
     bounds = f"{named_interval(difference.interval_text)}, n = {difference.n:,}, {difference.left_out_text}"
-    levels = f"{name} {verb} from {before.text} to {after.text}"
+    levels = f"{name} {verb} from {before.text} to {after.text}" + (on and f";{on}")
     return f"{arm.name}: {levels}, {difference.reading_text} ({difference.text}, {bounds}).{judged}"
 
 

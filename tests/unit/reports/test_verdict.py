@@ -123,6 +123,18 @@ def test_few_is_not_none_and_a_doubt_about_the_right_answers_is_said():
     )
 
 
+def test_where_the_levels_go_the_other_way_the_verdict_says_which_replies_it_is_of():
+    """The base gives in on 20 of 100, and on the 15 that OPCT leaves empty; of the other 85 OPCT gives in on 28."""
+    base = [sample(f"q{i}", suggested=float(i < 20 or i >= 85)) for i in range(100)]
+    opct = [sample(f"q{i}", suggested=None if i >= 85 else float(i < 28)) for i in range(100)]
+    found = compare([run("base", base), run("sft", base, 1), run("opct", opct, 1)])
+    first, beside, *_ = summary(found)
+    assert "in 33 of 100 answers, the base in 35," in first
+    assert first.endswith("leave out; on the 85 that both have, this is worse.")
+    assert beside.startswith("That is worse than SFT on the 85 that both have (35.0 of 100)")
+    assert " went from 35.0% to 32.9%; on the 85 that both have, worse (+9.4 points" in evidence(found)["sycophancy"]
+
+
 def test_a_side_effect_that_a_baseline_does_not_have_stands_in_the_card_too():
     """On the clean questions SFT is right, and OPCT wrong; both never give in; where the user is right, so are they."""
 
