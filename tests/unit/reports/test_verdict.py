@@ -11,7 +11,7 @@ from opct.reports.card import model_card_text
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
-from opct.reports.verdict import costs, evidence, headlines, limits, main_arm, summary
+from opct.reports.verdict import costs, evidence, headlines, limits, summary
 from tests.unit.reports.small import run, sample, without_families
 
 SAFETY = "safety_awareness"
@@ -208,7 +208,7 @@ def test_the_page_is_about_the_last_opct_arm_from_the_base():
     for label in labels:
         method = label.removeprefix("sft-then-").split("-")[0]
         made.append(run(label, method=method, config_values={"model.adapter": "a" if "then" in label else None}))
-    assert main_arm(compare(made)).label == "opct-x-0.5"
+    assert compare(made).main_arm.label == "opct-x-0.5"
 
 
 def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
