@@ -35,7 +35,7 @@ from opct.reports.wording import joined
 from opct.runs.console import pluralize
 
 MOST_LISTED = 5  # seeds whose differences are listed one by one
-DECISIVE = ("graded_by", "grader", "prompt_hash", "data", "task_version", "task_args")
+DECISIVE = ("graded_by", "grader", "grader_version", "prompt_hash", "data", "task_version", "task_args")
 """Settings of a suite that two runs must share; otherwise no difference is given."""
 _OF_MEAN = ("value", "ci_low", "ci_high", "n", "n_clusters")
 _OF_ROW = (*_OF_MEAN, "n_unscored", "unscored_reasons", "n_truncated")

@@ -130,7 +130,8 @@ def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
                 differing.setdefault((name, values), []).append(suite)
     for (name, values), suites in differing.items():
         so = "no difference between them is given" if is_decisive(name) else "they are not strictly comparable"
-        yield f"{joined(suites)}: {name} differs between runs ({values}), so {so}: evaluate them alike."
+        remedy = "run `opct eval RUN --regrade` on each" if name == "grader_version" else "evaluate them alike"
+        yield f"{joined(suites)}: {name} differs between runs ({values}), so {so}: {remedy}."
 
 
 def _without_its_own(run: EvaluatedRun) -> Mapping[str, Any]:

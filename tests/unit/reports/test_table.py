@@ -196,6 +196,13 @@ def test_what_was_measured_in_another_way_gets_no_difference_and_is_not_pooled(s
     assert named in row.explanation
 
 
+def test_replies_that_other_versions_of_the_rules_graded_are_not_compared_until_they_are_graded_again():
+    runs = [run(name, [sample("q")], i, settings={"grader_version": 9 + i}) for i, name in enumerate(("base", "opct"))]
+    found = compare(runs)
+    assert found.reason(found.row(RATE, "held_out"), "opct", "base") == "measured with different grader_version"
+    assert "no difference between them is given: run `opct eval RUN --regrade` on each." in find_warnings(found)[-1]
+
+
 def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
     """Prompts of 2 and 1 instructions. Base follows 1 and 0 of them, OPCT 2 and 0: +1/3 of the instructions, n = 3."""
 
