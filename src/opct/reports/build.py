@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, RunError
 from opct.reports.load import load_runs, of_suites
 from opct.runs.console import Progress, pluralize, shows_progress
-from opct.runs.io import atomic_write, write_json
+from opct.runs.io import atomic_write, read_json, write_json
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def report(
     folder = RunDir(out.parent)
     if json_path in (folder.manifest_path, folder.results_path):
         raise EvaluationError(f"The report would overwrite {json_path} of the run: name another page with --out.")
-    if overwrite and json_path.exists() and not out.exists():
-        raise EvaluationError(f"{json_path} is not a report's and would be overwritten: name another page with --out.")
+    if overwrite and json_path.exists() and not out.exists() and not _is_of_a_report(json_path):
+        raise EvaluationError(f"{json_path} is not a report's and would be overwritten: move it away.")
     # all three before any is written: a refusal in between would leave a page beside other numbers
     if not overwrite and (existing := [str(path) for path in written if path.exists()]):
         raise EvaluationError(
@@ -82,7 +82,6 @@ def report(
     warnings = [*warnings, *find_warnings(comparison)]
     stamp = new_stamp()
     numbers = report_json(comparison, warnings, stamp)
-    # the page first: numbers without a page are taken for another's file (above)
     atomic_write(out, page_html(comparison, warnings, stamp, json_name=json_path.name))
     write_json(json_path, numbers)
     told = [*warnings, *find_notes(comparison)]
@@ -91,6 +90,13 @@ def report(
     for line in in_short(numbers):
         progress.log(line)
     return out
+
+
+def _is_of_a_report(path: Path) -> bool:
+    try:
+        return {"opct_version", "rows"} <= read_json(path).keys()
+    except RunError:
+        return False
 
 
 def in_short(numbers: Mapping[str, Any]) -> list[str]:

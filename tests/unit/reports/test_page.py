@@ -275,6 +275,16 @@ def test_a_report_that_is_no_page_or_is_there_already_is_refused_before_anything
     assert text_of(tmp_path / "report.md") == "mine"
 
 
+def test_numbers_whose_page_was_moved_away_are_replaced_and_a_file_of_something_else_is_not(report_of, tmp_path):
+    runs, out = [run("base", [sample("q")])], tmp_path / "report.html"
+    report_of(runs, out).unlink()
+    assert report_of(runs, out).exists()
+    out.unlink()
+    (tmp_path / "report.json").write_text('{"rows": []}', encoding="utf-8")
+    with refused(EvaluationError, tmp_path / "report.json"):
+        report_of(runs, out)
+
+
 def test_what_the_teachers_said_before_training_is_on_the_page(report_of, tmp_path):
     """The figure on the card of each run; a warning once for the runs it holds for, with the span of its figures."""
     plain = {"axis": "jailbreak", "bad": 0.1, "ci_low": 0.0, "ci_high": 0.25, "n": 20, "n_asked": 20}
