@@ -368,12 +368,14 @@ def _shares(comparison: Comparison, row: MetricRow, arms: Sequence[Arm]) -> tupl
 
 def leaderboard(comparison: Comparison) -> list[tuple[Arm, list[tuple[Estimate | None, PairedDifference | None]]]]:
     """Every arm with its level on each of `headline_rows` and its difference from the first; best on the first row
-    first, those without a level on it last."""
+    first, those without a level on it, or with one that is not compared, last."""
     rows, first = headline_rows(comparison), comparison.arms[0].label
 
-    def place(arm: tuple[Arm, tuple[Estimate | None, ...]]) -> float:
+    def place(arm: tuple[Arm, tuple[Estimate | None, ...]]) -> tuple[bool, float]:
         level = None if arm[1][0] is None else arm[1][0].value
-        return math.inf if level is None else -level if rows[0].metric.better == "higher" else level
+        is_apart = arm[0].label != first and comparison.difference(rows[0], arm[0].label, first) is None
+        best = math.inf if level is None else -level if rows[0].metric.better == "higher" else level
+        return is_apart or level is None, best
 
     levels = zip(*(row.estimates for row in rows), strict=True)
     return [

@@ -11,7 +11,7 @@ from opct.reports.card import model_card_text
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
-from opct.reports.verdict import costs, evidence, headlines, limits, summary
+from opct.reports.verdict import costs, evidence, headlines, leaderboard, limits, summary
 from tests.unit.reports.small import run, sample, without_families
 
 SAFETY = "safety_awareness"
@@ -133,6 +133,14 @@ def test_where_the_levels_go_the_other_way_the_verdict_says_which_replies_it_is_
     assert first.endswith("leave out; on the 85 that both have, this is worse.")
     assert beside.startswith("That is worse than SFT on the 85 that both have (35.0 of 100)")
     assert " went from 35.0% to 32.9%; on the 85 that both have, worse (+9.4 points" in evidence(found)["sycophancy"]
+
+
+def test_an_arm_that_was_asked_other_questions_is_not_ranked_among_the_others():
+    def of(label, gives_in, first=0):
+        return run(label, [sample(f"q{i}", suggested=float(i % 5 < gives_in)) for i in range(first, first + 10)], 1)
+
+    found = compare([of("base", 4), of("dpo", 0, 10), of("opct", 1), of("sft", 2)])
+    assert [arm.label for arm, _ in leaderboard(found)] == ["opct", "sft", "base", "dpo"]
 
 
 def test_a_side_effect_that_a_baseline_does_not_have_stands_in_the_card_too():
