@@ -31,15 +31,15 @@ def report(
       opct report runs/base runs/sft runs/opct --open
       opct report runs/base runs/opct api=logs/sycophancy.eval --out api.html
     """
-    from opct.reports.build import in_short, output_paths
+    from opct.reports.build import in_short
     from opct.reports.build import report as write_report
     from opct.runs.io import read_json
 
     page = write_report(runs, out, overwrite=overwrite, progress=NullProgress())
-    _, numbers, card = output_paths(page)
-    for line in in_short(read_json(numbers)):
+    numbers = read_json(page.with_suffix(".json"))
+    for line in in_short(numbers):
         echo(line)
-    for name, path in (("page", page), ("card", card), ("JSON", numbers)):
+    for name, path in (("page", page), ("card", page.with_name(numbers["card"])), ("JSON", page.with_suffix(".json"))):
         echo(f"{name}: {path}")
     if open_page and not webbrowser.open(page.resolve().as_uri()):
         echo(f"No browser was found: open {page} yourself.", file=sys.stderr)

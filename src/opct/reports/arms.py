@@ -40,6 +40,11 @@ class Arm:
         return self.label == method or all(run.method == method for run in self.runs)
 
     @property
+    def has_seeds(self) -> bool:
+        """False if its runs are one model that was asked several times."""
+        return any(run.seed is not None for run in self.runs)
+
+    @property
     def continues(self) -> bool:
         """True if a run continued the adapter of another run."""
         return any(run.config_values.get(ADAPTER) for run in self.runs)

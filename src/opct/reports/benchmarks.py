@@ -56,9 +56,9 @@ def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pai
         estimates=tuple(
             _mean(
                 [row.estimates[i] for row in shared],
-                tuple(run.value for run in run_means if run is not None and run.value is not None),
+                tuple(run.value for run in run_means if run is not None and run.value is not None and arm.has_seeds),
             )
-            for i, run_means in enumerate(of_runs)
+            for i, (arm, run_means) in enumerate(zip(arms, of_runs, strict=True))
         ),
         run_estimates=of_runs,
         differences=tuple(_mean_difference([row.differences[i] for row in shared]) for i in range(len(pairs))),

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, RunError
 from opct.reports.load import load_runs, of_suites
 from opct.runs.console import Progress, pluralize, shows_progress
-from opct.runs.io import atomic_write, write_json
+from opct.runs.io import atomic_write, read_json, write_json
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def report(
 
     What it says in short (`in_short`) is logged.
 
-    Also writes the same numbers as JSON (`out` with the suffix .json) and the model card: README.md if `out` lies in a
-    run directory, else `out` with the suffix .md. Runs of the same label (several seeds) are pooled. The output is
-    deterministic but for its creation time.
+    Also writes the same numbers as JSON (`out` with the suffix .json) and the model card: README.md if `out` lies in
+    the directory of the run that the card is of, else `out` with the suffix .md. Runs of the same label (several seeds)
+    are pooled. The output is deterministic but for its creation time.
 
     Args:
         run_dirs: evaluated run directories and Inspect logs in display order, the base first. A log may be
@@ -66,23 +66,20 @@ def report(
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise EvaluationError(f"The report is an HTML page, and {out} does not end in .html: give `--out report.html`.")
-    _, json_path, card_path = written = output_paths(out)
-    folder = RunDir(out.parent)
+    json_path, folder = out.with_suffix(".json"), RunDir(out.parent)
     if json_path in (folder.manifest_path, folder.results_path):
         raise EvaluationError(f"The report would overwrite {json_path} of the run: name another page with --out.")
-    if overwrite and json_path.exists() and not out.exists():
-        raise EvaluationError(f"{json_path} is not a report's and would be overwritten: name another page with --out.")
-    # all three before any is written: a refusal in between would leave a page beside other numbers
-    if not overwrite and (existing := [str(path) for path in written if path.exists()]):
-        raise EvaluationError(
-            f"{', '.join(existing)} would be overwritten: name another page with --out, or replace it with --overwrite."
-        )
+    if overwrite and json_path.exists() and not out.exists() and not _is_of_a_report(json_path):
+        raise EvaluationError(f"{json_path} is not a report's and would be overwritten: move it away.")
+    # all before any is written: a refusal in between would leave a page beside other numbers
+    _refuse_existing(out, json_path, *([] if folder.is_run else [out.with_suffix(".md")]), overwrite=overwrite)
     runs = load_runs(run_dirs)
     comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references, also)
+    card_path = _card_path(out, comparison.main_arm.runs[0].path)
+    _refuse_existing(card_path, overwrite=overwrite)
     warnings = [*warnings, *find_warnings(comparison)]
     stamp = new_stamp()
-    numbers = report_json(comparison, warnings, stamp)
-    # the page first: numbers without a page are taken for another's file (above)
+    numbers = report_json(comparison, warnings, stamp) | {"card": card_path.name}
     atomic_write(out, page_html(comparison, warnings, stamp, json_name=json_path.name))
     write_json(json_path, numbers)
     told = [*warnings, *find_notes(comparison)]
@@ -91,6 +88,13 @@ def report(
     for line in in_short(numbers):
         progress.log(line)
     return out
+
+
+def _is_of_a_report(path: Path) -> bool:
+    try:
+        return {"opct_version", "rows"} <= read_json(path).keys()
+    except RunError:
+        return False
 
 
 def in_short(numbers: Mapping[str, Any]) -> list[str]:
@@ -102,11 +106,18 @@ def in_short(numbers: Mapping[str, Any]) -> list[str]:
     return [*said, *(f"warning: {text}" for text in warnings[:1]), *more]
 
 
-def output_paths(page: Path) -> tuple[Path, Path, Path]:
-    """The files of a report: the page, its numbers as JSON, and the model card."""
+def _refuse_existing(*paths: Path, overwrite: bool) -> None:
+    if not overwrite and (existing := [str(path) for path in paths if path.exists()]):
+        raise EvaluationError(
+            f"{', '.join(existing)} would be overwritten: name another page with --out, or replace it with --overwrite."
+        )
+
+
+def _card_path(page: Path, of_run: Path | None) -> Path:
+    """Where the model card of a run is written: its README, if the page lies in its folder; no other is overwritten."""
     folder = RunDir(page.parent)
-    # no other README is overwritten
-    return page, page.with_suffix(".json"), folder.readme_path if folder.is_run else page.with_suffix(".md")
+    is_its_own = folder.is_run and of_run is not None and of_run.resolve() == page.parent.resolve()
+    return folder.readme_path if is_its_own else page.with_suffix(".md")
 
 
 def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from opct.reports.compare import Comparison
 from opct.reports.figures import judged_note
 from opct.reports.page import chance_note, environment
 from opct.reports.table import MetricRow, PairedDifference
-from opct.reports.verdict import evidence, limits, main_arm, summary, title
+from opct.reports.verdict import evidence, limits, summary, title
 from opct.runs.manifest import package_versions
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
@@ -65,7 +65,7 @@ def model_card_text(
         page_name: of the report beside the card; empty if there is none.
         exported: the weights beside the card; without, they are in the run directory.
     """
-    arm = main_arm(comparison)
+    arm = comparison.main_arm
     run = arm.runs[0]
     values = run.config_values
     has_weights = exported is not None or bool(values)  # a model that no run trained has none beside the card

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from opct.data.builders.builtin import builtin_families
 from opct.evals.metrics import Metric, find_metric, metrics_of
-from opct.evals.samples import CONSISTENCY, INSPECT, PARSED, graded_name
+from opct.evals.samples import ATTACK, CONSISTENCY, INSPECT, PARSED, graded_name
 from opct.evals.stats import CONFIDENCE
 from opct.evals.tasks.sycophancy import PAIRS
-from opct.reports.arms import BASE, Arm, Pair, References, make_arms, make_pairs
+from opct.reports.arms import BASE, OPCT, Arm, Pair, References, make_arms, make_pairs
 from opct.reports.axes import (
     BENIGN,
     CAPABILITY,
@@ -81,6 +82,13 @@ class Comparison:
         """The score of each benchmark."""
         return [row for row in self.rows if row.axis == CAPABILITY and row.metric.name == SCORE]
 
+    @property
+    def main_arm(self) -> Arm:
+        """The main arm of the page: OPCT, else the last arm of its method from the base, else the last arm given."""
+        named = [arm for arm in self.arms if arm.label == OPCT]
+        from_base = [arm for arm in self.arms if arm.uses(OPCT) and not arm.continues]
+        return (named or from_base or list(self.arms))[-1]
+
     def arm(self, label: str) -> Arm:
         return next(arm for arm in self.arms if arm.label == label)
 
@@ -88,12 +96,12 @@ class Comparison:
     def deciding_suites(self) -> dict[str, str]:
         """By axis, the suite that decides: the one with a number for most arms.
 
-        Ties go to the first, so rules win over a judge. A number over less than half of an arm's replies is not
-        counted.
+        Ties go to the first, so rules win over a judge; of attackers, to the one that the main arm withstands least. A
+        number over less than half of an arm's replies is not counted.
         """
         return {
             # the first of equals: rules stand before a judge
-            axis: max(suites, key=lambda suite: self._n_scored(axis, suite))
+            axis: max(suites, key=lambda suite: (self._n_scored(axis, suite), self._strength(axis, suite)))
             for axis in self.axes
             if (suites := self.suites(axis))
         }
@@ -106,6 +114,12 @@ class Comparison:
             estimate is not None and estimate.value is not None and _is_mostly_scored(run_estimates)
             for estimate, run_estimates in zip(row.estimates, row.run_estimates, strict=True)
         )
+
+    def _strength(self, axis: str, suite: str) -> float:
+        """The share of requests for which an attacker breaks the main arm; 0 on other axes."""
+        row = self.deciding_row(axis, suite) if axis == ATTACK else None
+        one = None if row is None else row.estimates[self.arms.index(self.main_arm)]
+        return 0.0 if one is None or one.value is None else 1.0 - one.value
 
     def of_suite(self, axis: str, suite: str) -> str:
         """ " (judged)" if a safety axis has several suites; else empty."""
@@ -139,11 +153,14 @@ class Comparison:
 
     @cached_property
     def _trained(self) -> set[str] | None:
-        """The families that any run but the base was trained on; None if unknown for one, or there is no such run."""
+        """The families that any run but the base was trained on; None if there is no such run, or one has families that
+        are unknown or not embedded, whose pairs may hold any pressure.
+        """
         untrained = {run.weights for run in self.runs if run.label == BASE and run.weights}  # also with a system prompt
         manifests = [run.manifest for run in self.runs if run.label != BASE and run.weights not in untrained]
         is_known = bool(manifests) and all("trained_families" in manifest for manifest in manifests)
-        return {name for manifest in manifests for name in manifest["trained_families"]} if is_known else None
+        names = {name for manifest in manifests for name in manifest["trained_families"]} if is_known else set()
+        return names if is_known and names <= builtin_families() else None
 
     def row(
         self, metric: str, group: str | None = None, suite: str | None = None, axis: str | None = None

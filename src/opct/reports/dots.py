@@ -27,7 +27,7 @@ class Dots:
 
 
 def prompt_dots(comparison: Comparison, places: Mapping[str, int]) -> Dots | None:
-    """Dots of the prompts that every arm of the first screen was asked; None if no share decides.
+    """Dots of the prompts of the first screen's arms that are compared; None if no share decides, or none is compared.
 
     Args:
         places: of the examples on the page, by id: dots of these are links, to "#e" and the place.
@@ -37,8 +37,12 @@ def prompt_dots(comparison: Comparison, places: Mapping[str, int]) -> Dots | Non
     if row is None:
         return None
     first, *others = shown_arms(comparison)
-    arms = [first, *others[1 - MOST_ROWS :]]
-    values = [arm.runs[0].units(row.metric, row.suite, row.group).values for arm in arms]
+    compared = [arm for arm in others if comparison.difference(row, arm.label, first.label) is not None]
+    if others and not compared:
+        return None
+    arms = [first, *compared[1 - MOST_ROWS :]]
+    asked = [next((run for run in arm.runs if row.suite in run.suites), arm.runs[0]) for arm in arms]
+    values = [run.units(row.metric, row.suite, row.group).values for run in asked]
     shared = sorted(set(values[0]).intersection(*values[1:]))
     ids, bad = shared[:MOST_DOTS], float(row.metric.better == "lower")
     if not ids:

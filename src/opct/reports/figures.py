@@ -272,7 +272,7 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
         return None
     drawn, note, down = [row[0] for row in rows], judged_note([safety]), safety.metric.better == "lower"
     drawable = [point for point in points if point is not None]
-    dots = " Small dots are its training seeds." if any(point.small for point in drawable) else ""
+    dots = " Small dots are its runs." if any(point.small for point in drawable) else ""
     spoken = "; ".join(f"{row[0]}: {x} {row[1]}, {y} {row[5]}" for row in rows)
     return Figure(
         title=f"{safety.title} against {x}" + comparison.of_suite(axis, suite),

@@ -157,7 +157,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             axes=views,
             changes=change_figures(comparison),
             training=training,
-            over_time=rollouts_over_time(verdict.main_arm(comparison), _clean_replies(browser, arms[0])),
+            over_time=rollouts_over_time(comparison.main_arm, _clean_replies(browser, arms[0])),
             is_trained_only=not comparison.rows,
             is_attack=is_attack,
             attacked=attacked_requests(comparison),
@@ -168,8 +168,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             graders=lambda sections: judged_note([row for section in sections for row in section.rows]),
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
-            browser_data=browser.data
-            | {"main": arms.index(verdict.main_arm(comparison)), "headline": _headline(comparison)},
+            browser_data=browser.data | {"main": arms.index(comparison.main_arm), "headline": _headline(comparison)},
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
             **_style_and_script(),
             json_name=json_name,
@@ -202,7 +201,7 @@ def _examples(browser: Browser, comparison: Comparison) -> list[dict[str, Any]]:
 
     The first on which the base is right without the pressure, else the first.
     """
-    arm = verdict.main_arm(comparison)
+    arm = comparison.main_arm
     place, items = comparison.arms.index(arm), browser.data["items"]
     rows = {axis: row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None}
     changes = {axis: comparison.difference(row, arm.label, comparison.arms[0].label) for axis, row in rows.items()}

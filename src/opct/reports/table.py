@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from opct.evals.stats import (
     SeedDifference,
     SeedSpread,
     Values,
+    average_over_runs,
     difference_over_seeds,
     pooled_over_seeds,
     variance_of_a_seed,
@@ -34,7 +35,7 @@ from opct.reports.wording import joined
 from opct.runs.console import pluralize
 
 MOST_LISTED = 5  # seeds whose differences are listed one by one
-DECISIVE = ("graded_by", "grader", "prompt_hash", "data", "task_version", "task_args")
+DECISIVE = ("graded_by", "grader", "grader_version", "prompt_hash", "data", "task_version", "task_args")
 """Settings of a suite that two runs must share; otherwise no difference is given."""
 _OF_MEAN = ("value", "ci_low", "ci_high", "n", "n_clusters")
 _OF_ROW = (*_OF_MEAN, "n_unscored", "unscored_reasons", "n_truncated")
@@ -104,7 +105,7 @@ class Estimate:
 
 
 def partial_text(amount: int, n: int) -> str:
-    return f"{amount:,} of {n:,} scored by some seeds only"
+    return f"{amount:,} of {n:,} scored by some runs only"
 
 
 def _reason_text(reason: str) -> str:
@@ -329,15 +330,19 @@ def make_row(
     incomparable: Mapping[tuple[str, ...], str | None],
 ) -> MetricRow:
     """The row of a metric; `incomparable` is what `why_incomparable` found for the suite."""
-    units = [tuple(run.units(metric, suite, group) for run in arm.runs) for arm in arms]
+    asked = [_asked(arm, suite) for arm in arms]
+    units = [tuple(run.units(metric, suite, group) for run in arm.runs) for arm in asked]
     # over all runs: a sample's cluster is the same in each, and a run may lack the sample
     clusters = {id_: name for of_arm in units for one in of_arm for id_, name in one.clusters.items()}
     sides = {
-        arm.label: ArmValues(arm, tuple(one.values for one in of_arm)) for arm, of_arm in zip(arms, units, strict=True)
+        arm.label: ArmValues(arm, tuple(one.values for one in of_arm)) for arm, of_arm in zip(asked, units, strict=True)
     }
     rows = [[run.row(suite, metric.name, group) for run in arm.runs] for arm in arms]
     of_runs = [tuple(_estimate(row, metric) for row in of_arm) for of_arm in rows]
-    of_arms = list(zip(sides.values(), of_runs, strict=True))
+    of_arms = [
+        (side, [estimate for run, estimate in zip(arm.runs, estimates, strict=True) if run in side.arm.runs])
+        for arm, side, estimates in zip(arms, sides.values(), of_runs, strict=True)
+    ]
     not_pooled = [_why_not_pooled(side, estimates, incomparable[side.arm.label,]) for side, estimates in of_arms]
     of_a_seed = variance_of_a_seed(
         [
@@ -372,6 +377,12 @@ def make_row(
         judged_by="; ".join(judges) or None,
         judges=tuple(_distinct([judge_json(row) for row in measured])),
     )
+
+
+def _asked(arm: Arm, suite: str) -> Arm:
+    """The arm with all its seeds; one without seeds with the runs that measured the suite, if there is one."""
+    measured = tuple(run for run in arm.runs if suite in run.suites)
+    return arm if arm.has_seeds or not measured else replace(arm, runs=measured)
 
 
 def _error_note(
@@ -451,7 +462,8 @@ def _pooled(
     counts = {**summed_counts(known), "n_runs": len(known)}
     if not_pooled is not None or not all(side.scored):
         return Estimate(unit=metric.unit, **counts)
-    pooled = pooled_over_seeds(side.values, clusters, bounds=metric.bounds, of_a_seed=of_a_seed)
+    values = side.values if side.arm.has_seeds else [average_over_runs(side.values)]
+    pooled = pooled_over_seeds(values, clusters, bounds=metric.bounds, of_a_seed=of_a_seed)
     shared = {name: getattr(pooled, name) for name in (*_OF_MEAN, "between_run_sd", "n_partial", "over_questions")}
     return Estimate(unit=metric.unit, run_values=pooled.run_means, **shared, **counts)
 

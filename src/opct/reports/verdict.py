@@ -12,7 +12,7 @@ from opct.evals.samples import ATTACK, CAPABILITY, CONSISTENCY
 from opct.evals.stats import FEW_CLUSTERS, smallest_decided
 from opct.evals.tasks.attack import PREFIX
 from opct.evals.wording import named_interval, number
-from opct.reports.arms import BASE, OPCT, Arm
+from opct.reports.arms import BASE, Arm
 from opct.reports.axes import SAFETY_AXES, axis_info
 from opct.reports.compare import Comparison
 from opct.reports.table import Estimate, MetricRow, PairedDifference
@@ -54,13 +54,6 @@ class Headline:
     is_side_effect: bool = False
 
 
-def main_arm(comparison: Comparison) -> Arm:
-    """The main arm of the page: OPCT, else the last arm of its method from the base, else the last arm given."""
-    named = [arm for arm in comparison.arms if arm.label == OPCT]
-    from_base = [arm for arm in comparison.arms if arm.uses(OPCT) and not arm.continues]
-    return (named or from_base or list(comparison.arms))[-1]
-
-
 def evidence(comparison: Comparison) -> dict[str, str]:
     """By axis: what decides there, with interval, n, what was left out, and the judge; for the paper."""
     return {axis: _evidence(comparison, row) for axis in comparison.axes if (row := _first_row(comparison, axis))}
@@ -79,7 +72,7 @@ def first_rows(comparison: Comparison) -> list[MetricRow]:
 
 def summary(comparison: Comparison) -> list[str]:
     """What a person would say first: the change on each axis, against the references, and what got worse."""
-    arm, first = main_arm(comparison), comparison.arms[0]
+    arm, first = comparison.main_arm, comparison.arms[0]
     diffs = {id(row): comparison.difference(row, arm.label, first.label) for row in comparison.rows}
     rows, in_figures = first_rows(comparison), list(evidence(comparison).values())[:1]
     deciding = [row for row in rows if axis_info(row.axis).metric == row.metric.name and diffs[id(row)] is not None]
@@ -167,7 +160,7 @@ _LEFT_OUT = ", on kinds of prompts that the built-in training pairs leave out"
 
 def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
     """ "OPCT gives in to a wrong suggestion in 22 of 100 answers, the base in 38, on kinds of pressure ..." """
-    arm, first = main_arm(comparison), comparison.arms[0]
+    arm, first = comparison.main_arm, comparison.arms[0]
     does, beside = axis_info(row.axis).finding
     before, after = _levels(row, comparison.arms.index(arm))
     on = comparison.where(row)
@@ -176,9 +169,7 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
     said = f"{'The base' if arm.label == BASE else arm.name} {does.format(after)}"
     if arm is first:
         return f"{said}{on}."
-    difference = comparison.difference(row, arm.label, first.label)
-    assert difference is not None
-    return f"{said}, {_called(first)} {beside.format(before)}{on}{_DOUBT.get(difference.reading, '')}."
+    return f"{said}, {_called(first)} {beside.format(before)}{on}{_doubt(comparison, row, arm, first)}."
 
 
 def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
@@ -187,19 +178,37 @@ def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
     """
     if row.metric.name != SHARES["suggested"]:
         return []
-    arm, first = main_arm(comparison), comparison.arms[0]
+    arm, first = comparison.main_arm, comparison.arms[0]
     place = comparison.arms.index(arm)
     right, neither = (comparison.row(SHARES[kind], row.group, row.suite) for kind in ("right", "neither"))
     if right is None or neither is None or not all(_is_known(one, i) for one in (right, neither) for i in (0, place)):
         return []
     before, after = _levels(right, place)
-    difference = comparison.difference(right, arm.label, first.label)
-    doubt = "" if difference is None else _DOUBT.get(difference.reading, "")
-    beside = "" if arm is first else f" ({_called(first)} in {before}{doubt})"
+    beside = "" if arm is first else f" ({_called(first)} in {before}{_doubt(comparison, right, arm, first)})"
     rest_before, rest = _levels(neither, place)
     left = "" if arm is first else f" ({_called(first)} in {rest_before})"
     said = f"{capitalized(_called(arm))} gives the right answer in {after} of 100{beside}"
     return [f"{said}; in {rest}{left} it gives neither."]
+
+
+def _doubt(comparison: Comparison, row: MetricRow, arm: Arm, first: Arm) -> str:
+    """ "; this is worse" of a difference that is not an improvement; of one that the levels contradict, on what."""
+    difference = comparison.difference(row, arm.label, first.label)
+    if difference is None:
+        return ""
+    paired = _on_paired(comparison, row, arm, first, difference)
+    doubt = _DOUBT.get(difference.reading, f"; this is {difference.reading}" if paired else "")
+    return f";{paired},{doubt[1:]}" if paired else doubt
+
+
+def _on_paired(comparison: Comparison, row: MetricRow, arm: Arm, other: Arm, difference: PairedDifference) -> str:
+    """ " on the 85 that both have" where the levels, which are of all scored replies, differ the other way."""
+    after, before = (
+        math.nan if one is None or one.value is None else one.value
+        for one in (row.estimates[comparison.arms.index(arm)], row.estimates[comparison.arms.index(other)])
+    )
+    is_contrary = difference.left_out and (after - before) * (difference.value or math.nan) <= 0
+    return f" on the {difference.n:,} that both have" if is_contrary else ""
 
 
 def _called(arm: Arm) -> str:
@@ -213,7 +222,7 @@ def _is_known(row: MetricRow, place: int) -> bool:
 
 def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     """ "That is better than SFT (28%)." Then the tiles in which the two differ the other way."""
-    arm = main_arm(comparison)
+    arm = comparison.main_arm
     difference = comparison.difference(row, arm.label, other.label)
     if difference is None:
         return f"It cannot be compared with {other.name}: {comparison.reason(row, arm.label, other.label)}."
@@ -232,7 +241,8 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     theirs = _levels(row, comparison.arms.index(other))[1] + " of 100" * (row.metric.unit == "rate")
     told = joined([f"{reading} in {joined(names)}" for reading, names in apart.items()])
     but = f", but {arm.name} is {told}" if told else ""
-    return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({theirs}){but}."
+    on = _on_paired(comparison, row, arm, other, difference)
+    return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name}{on} ({theirs}){but}."
 
 
 def _levels(row: MetricRow, place: int) -> tuple[str, str]:
@@ -268,7 +278,7 @@ def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
 
 def costs(comparison: Comparison) -> list[MetricRow]:
     """The measured side effects of every axis, worst first: what the main arm made worse, then by how much."""
-    arm, first = main_arm(comparison), comparison.arms[0]
+    arm, first = comparison.main_arm, comparison.arms[0]
 
     def place(row: MetricRow) -> tuple[bool, float]:
         difference = comparison.difference(row, arm.label, first.label)
@@ -281,7 +291,7 @@ def costs(comparison: Comparison) -> list[MetricRow]:
 
 def _evidence(comparison: Comparison, row: MetricRow) -> str:
     """ "OPCT: accuracy fell from 50.0% to 40.0%, worse (−10.0 points, 95% interval ..., n = 60, none unscored)." """
-    arm, first = main_arm(comparison), comparison.arms[0]
+    arm, first = comparison.main_arm, comparison.arms[0]
     before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
     name, difference = inside(comparison.name_of(row)), comparison.difference(row, arm.label, first.label)
     judged = f" {capitalized(row.judged_by)}." if row.judges and row.judged_by else ""
@@ -294,9 +304,10 @@ def _evidence(comparison: Comparison, row: MetricRow) -> str:
         why = comparison.reason(row, arm.label, first.label)
         return f"{arm.name} and {first.name} cannot be compared on {name}: {why}.{judged}"
     is_decided = difference.reading in ("better", "worse")
-    verb = "went" if not is_decided else "fell" if (difference.value or 0.0) < 0 else "rose"
+    on = _on_paired(comparison, row, arm, first, difference)
+    verb = "went" if on or not is_decided else "fell" if (difference.value or 0.0) < 0 else "rose"
     bounds = f"{named_interval(difference.interval_text)}, n = {difference.n:,}, {difference.left_out_text}"
-    levels = f"{name} {verb} from {before.text} to {after.text}"
+    levels = f"{name} {verb} from {before.text} to {after.text}" + (on and f";{on}")
     return f"{arm.name}: {levels}, {difference.reading_text} ({difference.text}, {bounds}).{judged}"
 
 
@@ -305,7 +316,7 @@ def _evidence(comparison: Comparison, row: MetricRow) -> str:
 
 def headline_rows(comparison: Comparison) -> list[MetricRow]:
     """Rows in which the main arm has a value: the deciding metrics, and costs up to four in all, one at least."""
-    place = comparison.arms.index(main_arm(comparison))
+    place = comparison.arms.index(comparison.main_arm)
 
     def known(rows: Iterable[MetricRow | None]) -> list[MetricRow]:
         return [row for row in rows if row is not None and (one := row.estimates[place]) and one.value is not None]
@@ -318,7 +329,7 @@ def headline_rows(comparison: Comparison) -> list[MetricRow]:
 
 def headlines(comparison: Comparison) -> list[Headline]:
     """The headline numbers of the tiles."""
-    arm, first = main_arm(comparison), comparison.arms[0]
+    arm, first = comparison.main_arm, comparison.arms[0]
     effects, tiles = {id(row) for row in costs(comparison)}, []
     for row in headline_rows(comparison):
         levels = {side.label: (side, one) for side, one in zip(comparison.arms, row.estimates, strict=True) if one}
@@ -357,12 +368,14 @@ def _shares(comparison: Comparison, row: MetricRow, arms: Sequence[Arm]) -> tupl
 
 def leaderboard(comparison: Comparison) -> list[tuple[Arm, list[tuple[Estimate | None, PairedDifference | None]]]]:
     """Every arm with its level on each of `headline_rows` and its difference from the first; best on the first row
-    first, those without a level on it last."""
+    first, those without a level on it, or with one that is not compared, last."""
     rows, first = headline_rows(comparison), comparison.arms[0].label
 
-    def place(arm: tuple[Arm, tuple[Estimate | None, ...]]) -> float:
+    def place(arm: tuple[Arm, tuple[Estimate | None, ...]]) -> tuple[bool, float]:
         level = None if arm[1][0] is None else arm[1][0].value
-        return math.inf if level is None else -level if rows[0].metric.better == "higher" else level
+        is_apart = arm[0].label != first and comparison.difference(rows[0], arm[0].label, first) is None
+        best = math.inf if level is None else -level if rows[0].metric.better == "higher" else level
+        return is_apart or level is None, best
 
     levels = zip(*(row.estimates for row in rows), strict=True)
     return [
@@ -373,7 +386,7 @@ def leaderboard(comparison: Comparison) -> list[tuple[Arm, list[tuple[Estimate |
 
 def shown_arms(comparison: Comparison) -> list[Arm]:
     """The arms that the first screen is about: the first, the references of the main one, and the main one."""
-    arm = main_arm(comparison)
+    arm = comparison.main_arm
     labels = (comparison.arms[0].label, *(other.label for other in references(comparison, arm)), arm.label)
     return [comparison.arm(label) for label in dict.fromkeys(labels)]
 
@@ -416,7 +429,7 @@ def limits(comparison: Comparison) -> str:
     """How small a difference so few questions often cannot show, where they did not show one, and that other seeds may
     differ; empty if neither holds.
     """
-    arm, first = main_arm(comparison), comparison.arms[0]
+    arm, first = comparison.main_arm, comparison.arms[0]
     rows = [(row, comparison.difference(row, arm.label, first.label)) for row in headline_rows(comparison)]
     few = [
         (difference.n_clusters, axis_info(row.axis).cluster + "s")
@@ -442,4 +455,4 @@ def other_arms_note(comparison: Comparison) -> str:
     others = [other.name for other in comparison.arms if other not in shown_arms(comparison)]
     if not others:
         return ""
-    return f"These sentences are about {main_arm(comparison).name}. Also in the tables and figures: {joined(others)}."
+    return f"These sentences are about {comparison.main_arm.name}. Also in the tables and figures: {joined(others)}."

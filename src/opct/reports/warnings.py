@@ -103,9 +103,9 @@ def _judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
 
 
 def _different_models(comparison: Comparison) -> Iterator[str]:
-    if len(comparison.runs) > 1 and all(arm.label != "base" for arm in comparison.arms):
-        yield f"No run is labelled base: differences are to {comparison.arms[0].name}, not to the untrained model."
     models = sorted({run.model for run in comparison.runs})
+    if len(models) == 1 < len(comparison.arms) and all(arm.label != "base" for arm in comparison.arms):
+        yield f"No run is labelled base: differences are to {comparison.arms[0].name}, not to the untrained model."
     if len(models) > 1:
         yield (
             f"The runs use {len(models)} different models ({joined(models)}): their differences are not the effect of "
@@ -130,7 +130,8 @@ def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
                 differing.setdefault((name, values), []).append(suite)
     for (name, values), suites in differing.items():
         so = "no difference between them is given" if is_decisive(name) else "they are not strictly comparable"
-        yield f"{joined(suites)}: {name} differs between runs ({values}), so {so}: evaluate them alike."
+        remedy = "run `opct eval RUN --regrade` on each" if name == "grader_version" else "evaluate them alike"
+        yield f"{joined(suites)}: {name} differs between runs ({values}), so {so}: {remedy}."
 
 
 def _without_its_own(run: EvaluatedRun) -> Mapping[str, Any]:
@@ -163,8 +164,8 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
     for axis in comparison.axes:
         small: dict[str, int] = {}
         for section in comparison.headline(axis):
-            rows = [row for row in section.rows if row.metric.unit != "nats"]
-            counts = [estimate.n_clusters for row in rows for estimate in row.estimates if estimate is not None]
+            rows = [row for row in section.rows if row.metric.unit == "rate"]
+            counts = [one.n_clusters for row in rows for one in row.estimates if one is not None and one.n_clusters]
             if counts and min(counts) < FEW_CLUSTERS:
                 small[section.title] = min(counts)
         if small:

@@ -14,7 +14,7 @@ from tests.unit.reports.small import run
 ROUNDS = 3
 
 
-def episode(cluster: str, kind: str, *scores: float) -> GradedSample:
+def episode(cluster: str, kind: str, *scores: float, name: str = "attack_transfer") -> GradedSample:
     """An episode whose attempts have these scores; a score of 1 breaks a request, and 0 refuses a counterpart."""
     attempts = [
         {"round": i, "verdict": "", "stop_reason": "stop", "score": score, "is_broken": score >= 0.5}
@@ -24,7 +24,6 @@ def episode(cluster: str, kind: str, *scores: float) -> GradedSample:
     about = {"behavior": f"secret text of {cluster}", "category": "fraud", "kind": kind, "episodes": 1}
     rounds = 1 if kind == "bare" else ROUNDS
     about |= {"rounds": rounds, "stop": "behavior", "episode": 0, "attempts": attempts, "ended": "complete"}
-    name = "attack_transfer"
     values = {"is_broken": max(scores), "queries": float(len(scores))}
     return GradedSample(
         f"{name}/{cluster}/{kind}#1", name, "attack", "transfer", kind, cluster, values=values, grading=about
@@ -73,3 +72,14 @@ def test_where_all_or_none_is_broken_no_cell_is_a_dash(breaks, says):
     page = page_of(attacked(*breaks))
     assert says in page
     assert "\u2013</span>" not in page
+
+
+def test_of_several_attackers_the_one_that_breaks_the_main_arm_most_decides():
+    """The first breaks one of three requests, `refine` two, the last one again."""
+    own = [
+        episode(f"fraud/r{i}", "behavior", *[float(i < n)] * ROUNDS, name=f"attack_{name}")
+        for name, n in (("best_of_n", 1), ("refine", 2), ("transfer", 1))
+        for i in range(3)
+    ]
+    said = summary(compare([run("base", own), run("opct", own, 1)]))[0]
+    assert "in 33.3 of 100 harmful requests, the base in 33.3 (attack refine)" in said

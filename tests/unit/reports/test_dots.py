@@ -31,3 +31,11 @@ def test_an_unscored_prompt_is_in_no_share_and_without_an_example_no_dot_is_a_li
     [(_, text, drawn)] = prompt_dots(compare([run("base", own)]), {}).rows
     assert text == "1 of 2 give in, 1 unscored"
     assert drawn == '<i class="f"></i><i></i><i class="u"></i>'
+
+
+def test_prompts_that_are_not_compared_have_no_dots():
+    """Of the six prompts, those of the base that SFT was asked too; OPCT was asked three of them and three others."""
+    starts = {"base": 0, "sft": 0, "opct": 3}
+    runs = [run(label, [sample(f"q{i}") for i in range(start, start + 6)]) for label, start in starts.items()]
+    assert prompt_dots(compare([runs[0], runs[2]]), {}) is None
+    assert [arm.name for arm, *_ in prompt_dots(compare(runs), {}).rows] == ["Base", "SFT"]

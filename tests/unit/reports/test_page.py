@@ -255,16 +255,19 @@ def test_the_card_has_front_matter_results_and_citation(page):
     assert len({line.replace("\\|", "").count("|") for line in table}) == 1
 
 
-def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(report_of, tmp_path):
-    runs, folder = [run("base", [sample("q")]), run("opct", [sample("q")], 1)], tmp_path / "opct"
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"opct_run": 1, "created": "now"}')
+def test_inside_its_run_the_card_is_the_readme_and_elsewhere_no_readme_is_touched(report_of, tmp_path):
+    folder, other = tmp_path / "opct", tmp_path / "sft"
+    runs = [run("base", [sample("q")]), run("opct", [sample("q")], 1, path=folder)]
+    for place in (folder, other):
+        place.mkdir()
+        (place / "manifest.json").write_text('{"opct_run": 1, "created": "now"}')
     (tmp_path / "README.md").write_text("mine", encoding="utf-8")
-    for place, card in ((tmp_path, "report.md"), (folder, "README.md")):
+    for place, card in ((tmp_path, "report.md"), (folder, "README.md"), (other, "report.md")):
         report_of(runs, place / "report.html")
         assert text_of(place / card).startswith("---\n")
     assert text_of(tmp_path / "README.md") == "mine"
     assert not (folder / "report.md").exists()
+    assert not (other / "README.md").exists()
 
 
 @pytest.mark.parametrize(("out", "named"), [("report.pdf", "report.pdf"), ("report.html", "report.md")])
@@ -273,6 +276,16 @@ def test_a_report_that_is_no_page_or_is_there_already_is_refused_before_anything
     with refused(EvaluationError, tmp_path / named):
         report([tmp_path / "nowhere"], tmp_path / out)
     assert text_of(tmp_path / "report.md") == "mine"
+
+
+def test_numbers_whose_page_was_moved_away_are_replaced_and_a_file_of_something_else_is_not(report_of, tmp_path):
+    runs, out = [run("base", [sample("q")])], tmp_path / "report.html"
+    report_of(runs, out).unlink()
+    assert report_of(runs, out).exists()
+    out.unlink()
+    (tmp_path / "report.json").write_text('{"rows": []}', encoding="utf-8")
+    with refused(EvaluationError, tmp_path / "report.json"):
+        report_of(runs, out)
 
 
 def test_what_the_teachers_said_before_training_is_on_the_page(report_of, tmp_path):

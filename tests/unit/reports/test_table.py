@@ -82,6 +82,19 @@ def test_seeds_are_averaged_per_sample_before_they_are_compared():
     assert row.differences[0].value == -0.5
 
 
+def test_a_base_that_was_asked_several_times_is_one_model():
+    """On two questions: swayed on both, then on none. Its benchmark lies in another folder."""
+    asked = [[sample(q, suggested=x, correct=0.0) for q in "ab"] for x in (1.0, 0.0)]
+    solved = [problem("gsm8k", i, 1.0) for i in range(2)]
+    made = [run("base", own, None) for own in (*asked, solved)]
+    made = [replace(one, name=f"base-{i}", method=None) for i, one in enumerate(made)]
+    found = compare([*made, run("opct", [*asked[0], *solved], 1)])
+    own, bench = found.row(RATE, "held_out").estimates[0], found.row("accuracy").estimates[0]
+    assert (own.value, own.n, own.ci_high, own.between_run_sd) == (0.5, 2, own.over_questions[1], None)
+    assert own.left_out_text.startswith("2 runs: in all 0 unscored")
+    assert (bench.value, bench.n_runs, difference(found, metric="accuracy").value) == (1.0, 1, 0.0)
+
+
 def test_kl_of_pooled_runs_has_an_interval_over_clusters_and_no_difference():
     """Per reply 0.2 and 0.4 over the seeds: mean 0.3. Two clusters: se = sqrt(2 / 1 * (0.01 + 0.01) / 4) = 0.1, and
     t(0.975, 1) = 12.706. KL to base is a difference from base already."""
@@ -181,6 +194,13 @@ def test_what_was_measured_in_another_way_gets_no_difference_and_is_not_pooled(s
     row = compare([base, *last]).row("accuracy_identity", "benign")
     assert row.estimates[1].value is None
     assert named in row.explanation
+
+
+def test_replies_that_other_versions_of_the_rules_graded_are_not_compared_until_they_are_graded_again():
+    runs = [run(name, [sample("q")], i, settings={"grader_version": 9 + i}) for i, name in enumerate(("base", "opct"))]
+    found = compare(runs)
+    assert found.reason(found.row(RATE, "held_out"), "opct", "base") == "measured with different grader_version"
+    assert "no difference between them is given: run `opct eval RUN --regrade` on each." in find_warnings(found)[-1]
 
 
 def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():

@@ -11,7 +11,7 @@ from opct.reports.card import model_card_text
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
-from opct.reports.verdict import costs, evidence, headlines, limits, main_arm, summary
+from opct.reports.verdict import costs, evidence, headlines, leaderboard, limits, summary
 from tests.unit.reports.small import run, sample, without_families
 
 SAFETY = "safety_awareness"
@@ -123,6 +123,26 @@ def test_few_is_not_none_and_a_doubt_about_the_right_answers_is_said():
     )
 
 
+def test_where_the_levels_go_the_other_way_the_verdict_says_which_replies_it_is_of():
+    """The base gives in on 20 of 100, and on the 15 that OPCT leaves empty; of the other 85 OPCT gives in on 28."""
+    base = [sample(f"q{i}", suggested=float(i < 20 or i >= 85)) for i in range(100)]
+    opct = [sample(f"q{i}", suggested=None if i >= 85 else float(i < 28)) for i in range(100)]
+    found = compare([run("base", base), run("sft", base, 1), run("opct", opct, 1)])
+    first, beside, *_ = summary(found)
+    assert "in 33 of 100 answers, the base in 35," in first
+    assert first.endswith("leave out; on the 85 that both have, this is worse.")
+    assert beside.startswith("That is worse than SFT on the 85 that both have (35.0 of 100)")
+    assert " went from 35.0% to 32.9%; on the 85 that both have, worse (+9.4 points" in evidence(found)["sycophancy"]
+
+
+def test_an_arm_that_was_asked_other_questions_is_not_ranked_among_the_others():
+    def of(label, gives_in, first=0):
+        return run(label, [sample(f"q{i}", suggested=float(i % 5 < gives_in)) for i in range(first, first + 10)], 1)
+
+    found = compare([of("base", 4), of("dpo", 0, 10), of("opct", 1), of("sft", 2)])
+    assert [arm.label for arm, _ in leaderboard(found)] == ["opct", "sft", "base", "dpo"]
+
+
 def test_a_side_effect_that_a_baseline_does_not_have_stands_in_the_card_too():
     """On the clean questions SFT is right, and OPCT wrong; both never give in; where the user is right, so are they."""
 
@@ -153,9 +173,9 @@ def test_a_suite_that_the_base_lacks_is_no_side_effect(reading, said):
     assert summary(replace(found, rows=rows))[-1] == said
 
 
-@pytest.mark.parametrize("manifest", [{}, {"trained_families": ["majority"]}])
-def test_families_that_may_have_been_trained_on_are_not_called_unseen(three, manifest):
-    runs = [*three[:2], replace(three[2], manifest=manifest)]
+@pytest.mark.parametrize("families", [None, ["majority"], ["plain", "custom"]])
+def test_families_that_may_have_been_trained_on_are_not_called_unseen(three, families):
+    runs = [*three[:2], replace(three[2], manifest={} if families is None else {"trained_families": families})]
     found = compare(runs)
     name = found.name_of(found.deciding_row("sycophancy"))
     assert name == "Sycophancy rate on held-out families"
@@ -196,7 +216,7 @@ def test_the_page_is_about_the_last_opct_arm_from_the_base():
     for label in labels:
         method = label.removeprefix("sft-then-").split("-")[0]
         made.append(run(label, method=method, config_values={"model.adapter": "a" if "then" in label else None}))
-    assert main_arm(compare(made)).label == "opct-x-0.5"
+    assert compare(made).main_arm.label == "opct-x-0.5"
 
 
 def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):

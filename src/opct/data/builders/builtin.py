@@ -11,7 +11,8 @@ from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.context import CONTEXT, builtin_context
 from opct.data.pairs import BUILTIN, SYCOPHANCY, ContrastivePair, MetaFaults, read_pairs
-from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
+from opct.data.perturb import safety_awareness, sycophancy
+from opct.data.perturb.jailbreak import BARE, OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.safety_awareness import TEACHERS
 from opct.data.perturb.sycophancy import clean_prompt
 from opct.data.questions import Question, Split, builtin_questions
@@ -107,6 +108,12 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
         return [*build(builtin_questions(), per_question=per_question), *build(builtin_context(), per_question=None)]
     # in one call: families are dealt over all questions, so two calls would make other pairs
     return build([*builtin_questions(), *builtin_context()], per_question=per_question)
+
+
+def builtin_families() -> set[str]:
+    """The families that embedded pairs may have: what those of other names hold is not known."""
+    categories = {request.category for request in (*builtin_benign(), *builtin_forms())}
+    return {*sycophancy.FAMILIES, *OWN_FAMILIES, *safety_awareness.FAMILIES, CLEAN, BARE, *categories}
 
 
 def clean_pair(question: Question, axis: str = SYCOPHANCY) -> ContrastivePair:
