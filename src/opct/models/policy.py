@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,15 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import loading
-from opct.models.adapters import TRAINED_ADAPTER, brings_embeddings, check_kind, other_base, split_weights
+from opct.models.adapters import (
+    TRAINED_ADAPTER,
+    active_weights,
+    brings_embeddings,
+    check_kind,
+    fingerprint,
+    other_base,
+    split_weights,
+)
 from opct.models.backbone import Backbone
 from opct.models.given import GivenModel
 from opct.models.inference.continuous import (
@@ -97,7 +106,7 @@ class Policy:
         self.engine = "auto"
         self.warnings: list[str] = []
         self._load_untrained: Callable[[], Policy] | None = None
-        self._base_hash: str | None = None
+        self._base_hash: tuple[Any, str] = None, ""
 
     @property
     def device(self) -> torch.device:
@@ -427,14 +436,15 @@ class Policy:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def base_hash(self) -> str:
-        """A hash of the weights without any adapter; computed once where there is one, since they never change then."""
-        if self._base_hash is None or not self.has_adapter:
-            self._base_hash = loading.base_hash(self.model)
-        return self._base_hash
+        """A hash of the weights without any adapter; computed again once they have changed."""
+        now = [fingerprint(weight) for weight in split_weights(self.model)[0].values()]
+        if self._base_hash[0] != now:
+            self._base_hash = now, loading.base_hash(self.model)
+        return self._base_hash[1]
 
     def weights_hash(self) -> str:
-        """A hash of the weights: the base's and, if there is an adapter, the adapter's."""
-        base, adapter = split_weights(self.model)
+        """A hash of the weights: the base's and, if there is an adapter, the active one's."""
+        base, adapter = split_weights(self.model)[0], active_weights(self.model)
         adapter |= {name: base[name] for name in getattr(self.model, "replaced_weights", {})}
         return self.base_hash() + (f"+{loading.weights_hash(adapter.items())}" if adapter else "")
 
@@ -471,6 +481,15 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path, *, embeddings: bool = False) -> None:
-        """Write the adapter alone, or with the embeddings of the model, as PEFT does where tokens were added."""
+        """Write the active adapter alone, or with the embeddings of the model, as PEFT does where tokens were added.
+        Raises ModelError where not one adapter is active."""
+        active = self.model.active_adapters if self.has_adapter else []
+        if len(active) != 1:
+            raise ModelError(
+                f"{self.name} has {len(active)} active adapters, and a folder holds one: set_adapter(NAME)."
+            )
         # True or False: by itself, PEFT asks the hub whether the embeddings were resized
-        self.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=embeddings)
+        self.model.save_pretrained(folder, selected_adapters=active, save_embedding_layers=embeddings)
+        if active != [TRAINED_ADAPTER]:  # PEFT writes any other into a folder of its name inside
+            shutil.copytree(Path(folder) / active[0], folder, dirs_exist_ok=True)
+            shutil.rmtree(Path(folder) / active[0])

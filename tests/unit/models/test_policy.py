@@ -9,6 +9,7 @@ from opct.errors import ModelError
 from opct.models import loading
 from opct.models import policy as policy_module
 from opct.models.from_run import load_policy
+from opct.models.loading import attach_adapter
 from opct.models.policy import Policy
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
@@ -102,3 +103,28 @@ def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_mode
         assert base.base_hash() == untrained.base_hash() != policy.base_hash()
     assert train(config.model_copy(update={"max_steps": 2}), resume=True).step == 2
     assert RunDir(config.output_dir).read_manifest()["dtype"] == "bfloat16"
+
+
+def test_hash_and_folder_are_those_of_the_active_adapter(tmp_path: Path):
+    """Two adapters on one model; what is saved loads with the same numbers; a base that is changed is seen."""
+    from peft import LoraConfig
+
+    policy = tiny_adapter_policy()
+    model, first = policy.model, policy.weights_hash()
+    model.add_adapter("layers", LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))  # a module's name
+    assert policy.weights_hash() == first
+    model.set_adapter("layers")
+    expected = policy.log_probs([[5, 6]], [[7, 8]])[0]
+    assert policy.weights_hash() != first
+    policy.save(tmp_path / "saved")
+    loaded = attach_adapter(tiny_model(), None, tmp_path / "saved", seed=0)
+    assert torch.equal(Policy(loaded, tiny_tokenizer()).log_probs([[5, 6]], [[7, 8]])[0], expected)
+    model.set_adapter("default")
+    assert policy.weights_hash() == first
+    with torch.no_grad():
+        policy.backbone.bare_model.model.norm.weight.mul_(2)
+    assert policy.weights_hash() != first
+    model.base_model.set_adapter(["default", "layers"])
+    for without_one in (policy, Policy(tiny_model(), tiny_tokenizer())):
+        with refused(ModelError, "active adapters"):
+            without_one.save_adapter(tmp_path / "none")
