@@ -23,7 +23,8 @@ from trl.trainer.utils import pad
 from opct.data.builders.builtin import load_pairs
 from opct.data.render import Renderer, render_pairs
 from opct.data.tables import Source
-from opct.errors import ConfigError, DataError, shown_faults
+from opct.errors import ConfigError, DataError, first_of, shown_faults
+from opct.models.adapters import moved_base, split_weights
 from opct.models.policy import context_length
 
 log = get_logger(__name__)  # speaks in the first process alone
@@ -119,9 +120,15 @@ class _Base(torch.nn.Module):
 
     def __init__(self, policy: PeftModel):
         super().__init__()
-        biases = [config for config in policy.peft_config.values() if getattr(config, "bias", "none") != "none"]
-        if biases or policy.get_output_embeddings().weight.requires_grad:
-            raise ConfigError("peft_config: a trained output head or bias would be the teacher's, too: leave it out.")
+        weights = {**split_weights(policy)[0], "the output head": policy.get_output_embeddings().weight}
+        if trained := [name for name, weight in weights.items() if weight.requires_grad]:
+            raise ConfigError(
+                f"peft_config: {first_of(trained)} would be trained in the teacher, too: leave it out, or freeze it."
+            )
+        if (init := moved_base(policy)) is not None:
+            raise ConfigError(
+                f"peft_config: init_lora_weights={init!r} changes the model, so the teacher: leave it out."
+            )
         self.config, self.get_output_embeddings = policy.config, policy.get_output_embeddings
         # in a list: TRL calls `eval` of its teacher, which would end the training mode of a submodule, the policy
         self._policy = [policy]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from opct.errors import ModelError
-from opct.models.adapters import replace_weights
+from opct.models.adapters import moved_base, replace_weights
 from opct.models.scoring import Head, padded_ids
 
 if TYPE_CHECKING:
@@ -212,6 +212,12 @@ def _refuse_adapter(model: Any, bare: Any) -> None:
         raise ModelError(
             f"The adapter is of type {model.peft_type.value}, which changes no layer and so cannot be switched off: "
             "use an adapter such as LoRA."
+        )
+    if (init := moved_base(model)) is not None:
+        raise ModelError(
+            f"The adapter has init_lora_weights={init!r}, which changes the model itself, so without the adapter it "
+            "would not be its base: merge it (merge_and_unload), or convert it as PEFT's save_pretrained does "
+            "(path_initial_model_for_weight_conversion)."
         )
     head = bare.get_output_embeddings()
     if isinstance(head, BaseTunerLayer | AuxiliaryTrainingWrapper) and not hasattr(head, "modules_to_save"):

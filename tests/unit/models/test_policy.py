@@ -8,6 +8,7 @@ import torch
 from opct.errors import ModelError
 from opct.models import loading
 from opct.models import policy as policy_module
+from opct.models.adapters import quiet_peft
 from opct.models.from_run import load_policy
 from opct.models.loading import attach_adapter
 from opct.models.policy import Policy
@@ -64,6 +65,16 @@ def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, mo
             expected, ids = logits.softmax(-1).topk(3)
             assert [[i for i, _ in at[side]] for at in top] == ids.tolist()
             torch.testing.assert_close(torch.tensor([[x for _, x in at[side]] for at in top]), expected)
+
+
+@pytest.mark.parametrize("init", ["pissa_niter_2", "olora"])
+def test_an_adapter_that_took_from_the_weights_of_its_base_is_refused(init: str):
+    from peft import LoraConfig, get_peft_model
+
+    with quiet_peft():
+        model = get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=init))
+    with refused(ModelError, f"init_lora_weights='{init}'", "merge_and_unload"):
+        Policy(model, tiny_tokenizer())
 
 
 @pytest.mark.filterwarnings("ignore")  # PEFT's, about the tiny model
