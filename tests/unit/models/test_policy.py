@@ -67,6 +67,25 @@ def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, mo
             torch.testing.assert_close(torch.tensor([[x for _, x in at[side]] for at in top]), expected)
 
 
+def test_a_callers_model_is_measured_without_dropout_and_left_as_it_was():
+    """In training mode but for one layer, and partly frozen: the numbers are those of `eval` mode."""
+    policy = tiny_adapter_policy(dropout=0.5)
+    model, seen = policy.model, []
+    expected = policy.log_probs([[5, 6]], [[7, 8]])[0]
+    model.train().get_base_model().model.layers[1].eval()
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("layers.0" in name and "q_proj" in name)
+
+    def state():
+        return [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
+
+    seen.append(state())
+    policy = Policy(model, policy.tokenizer)
+    assert torch.equal(policy.log_probs([[5, 6]], [[7, 8]])[0], expected)
+    policy.token_kl(MESSAGES, CLEAN, policy.generate(MESSAGES, seeds=[1, 2], max_completion_tokens=2))
+    assert [state()] == seen
+
+
 @pytest.mark.parametrize("init", ["pissa_niter_2", "olora"])
 def test_an_adapter_that_took_from_the_weights_of_its_base_is_refused(init: str):
     from peft import LoraConfig, get_peft_model
