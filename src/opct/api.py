@@ -74,8 +74,9 @@ def train(
             its weights: they refuse other weights of that name, and `resume` another model.
             The object is changed, and left so: in `eval` mode, with the fused parts of `opct.cpu` (the same numbers to
             rounding), and with the trained adapter in its layers and all else frozen, as `peft.get_peft_model` leaves
-            it; `result.model` is PEFT's model around it, and `result.model.unload()` gives it back without. With
-            `lora: null` its weights are made float32 and trained, products staying in the dtype that it had.
+            it; `result.model` is PEFT's model around it, and `result.model.unload()` gives it back without, as
+            an error does; `result.policy` is for `evaluate`. With `lora: null` its weights are made float32 and
+            trained, products staying in the dtype that it had.
         callbacks: objects of `transformers.TrainerCallback`, or with some of its methods, called in every process; see
             `opct.training.callbacks.Callbacks` for what they are given.
         pairs: instead of `config.data.pairs`: dicts or `ContrastivePair`s, a DataFrame or a `datasets.Dataset`. The run

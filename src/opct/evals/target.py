@@ -52,7 +52,7 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
     """
     if not isinstance(target, str | Path):
         if dtype is not None:
-            raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
+            raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: make it with another dtype.")
         tags = settings.get("thinking_tags")
         for name, current, given in (
             ("quantization", target.quantization, settings.get("quantization")),
@@ -60,7 +60,7 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
             ("thinking_tags", target.renderer.reasoning, tags and Reasoning.of_tags(tags)),
         ):
             if given not in (None, current):
-                raise EvaluationError(f"A loaded policy keeps its {name}, {current}: load it with another value.")
+                raise EvaluationError(f"A loaded policy keeps its {name}, {current}: make it with another value.")
         return target
     progress.stage(f"load {target}")
     earlier = _dtype_of_results(target, out) if dtype is None else None

@@ -8,8 +8,9 @@ import dataclasses
 import functools
 import itertools
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,9 +95,10 @@ class Policy:
         dtype: torch.dtype | None = None,
         dtype_reason: str = "of the weights",
         renderer: Renderer | None = None,
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
-        self.renderer = renderer or Renderer(tokenizer)
+        self.renderer = renderer or Renderer(tokenizer, chat_template_kwargs)
         configs = model.config, model.config.get_text_config(), model.generation_config
         stops = loading.stop_tokens_of(tokenizer, *configs, renderer=self.renderer)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=stops)
@@ -169,6 +171,8 @@ class Policy:
             loading.fit_vocabulary(config, renderer.tokenizer, model, folder)
         if lora is not None or adapter is not None:
             model = loading.attach_adapter(model, lora, folder, seed=seed)
+            if given is not None:
+                given.adapted = model
             adapter_config = model.peft_config[TRAINED_ADAPTER]
             adapter_config.base_model_name_or_path, adapter_config.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
