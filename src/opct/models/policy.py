@@ -9,6 +9,7 @@ import functools
 import itertools
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -232,11 +233,14 @@ class Policy:
             on_completions: called with (index of the prompt, answer) of those that have just finished.
 
         Raises:
-            ModelError: a prompt does not fit the model's context.
+            DataError: a prompt is no list of messages.
+            ModelError: a prompt does not fit the model's context, or there are not as many seeds as prompts.
         """
+        if len(seeds) != len(prompts):
+            raise ModelError(f"{len(prompts)} prompts and {len(seeds)} seeds: give a seed, or a list, for each prompt.")
         ids = [self.renderer.render(prompt) for prompt in prompts]
         sampling = Sampling(max_completion_tokens, temperature, top_p, top_k)
-        per_prompt = [[s] if isinstance(s, int) else list(s) for s in seeds]
+        per_prompt = [[int(s)] if isinstance(s, int | Integral) else list(map(int, s)) for s in seeds]  # also numpy's
         budget = batch_tokens or tokens_at_once(self.backbone.bare_model.config)
         groups = self.sample(ids, per_prompt, sampling, batch_tokens=budget, on_completions=on_completions)
         return [completion for group in groups for completion in group]

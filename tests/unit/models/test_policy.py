@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from opct.errors import ModelError
+from opct.errors import ModelError, OpctError
 from opct.models import loading
 from opct.models import policy as policy_module
 from opct.models.adapters import quiet_peft
@@ -65,6 +66,29 @@ def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, mo
             expected, ids = logits.softmax(-1).topk(3)
             assert [[i for i, _ in at[side]] for at in top] == ids.tolist()
             torch.testing.assert_close(torch.tensor([[x for _, x in at[side]] for at in top]), expected)
+
+
+def test_seeds_may_be_numpys(tiny_policy: Policy):
+    given = [tiny_policy.generate(MESSAGES, seeds=s, max_completion_tokens=3) for s in ([0, 1], np.arange(2))]
+    assert given[0] == given[1]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "said"),
+    [
+        (MESSAGES, {"seeds": [0]}, "2 prompts and 1 seeds"),
+        (MESSAGES[:1], {"seeds": [0, 1]}, "1 prompts and 2 seeds"),
+        (["hello"], {}, "list of messages"),
+        (MESSAGES[0], {}, "list of messages"),
+        ([[]], {}, "list of messages"),
+        (MESSAGES[:1], {"max_completion_tokens": 0}, "max_completion_tokens=0"),
+        (MESSAGES[:1], {"temperature": -1}, "temperature=-1"),
+        (MESSAGES[:1], {"top_p": 1.1}, "top_p=1.1"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(tiny_policy: Policy, prompts, settings, said):
+    with refused(OpctError, said):
+        tiny_policy.generate(prompts, **{"seeds": [0], "max_completion_tokens": 3, **settings})
 
 
 def test_a_callers_model_is_measured_without_dropout_and_left_as_it_was():
