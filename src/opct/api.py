@@ -254,7 +254,7 @@ def evaluate(
     target: str | Path | Policy,
     config: EvalConfig | Mapping[str, Any] | None = None,
     *,
-    tasks: Sequence[str] = (),
+    tasks: str | Sequence[str] = (),
     questions: Source | None = None,
     out: str | Path | None = None,
     label: str | None = None,
@@ -302,7 +302,7 @@ def evaluate(
     from opct.runs.run_dir import RunDir
 
     assert progress is not None
-    config = _eval_config(config, settings)
+    config, tasks = _eval_config(config, settings), [tasks] if isinstance(tasks, str) else tasks
     with_suites = not tasks or "suites" in config.model_fields_set
     options = _task_options(config, tasks) if tasks else {}
     if isinstance(questions, str | Path):
