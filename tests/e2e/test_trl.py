@@ -54,6 +54,7 @@ def make_trainer(folder: Path, model: Any, pairs: Any, lora: dict | None = None,
     settings |= {"max_completion_length": 6, "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     settings |= {"max_grad_norm": 0.0, "logging_steps": 1, "shuffle_dataset": False, "bf16": False, "use_cpu": True}
     settings |= {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "dataloader_pin_memory": False}
+    asked = {"eval_dataset": changes.pop("eval_dataset", None)}
     args = trl.DistillationConfig(str(folder), **settings | changes)
     if os.environ.get("ACCELERATE_USE_FSDP"):  # accelerate shards on no CPU: it is told that these are accelerators
         from accelerate import PartialState
@@ -63,7 +64,7 @@ def make_trainer(folder: Path, model: Any, pairs: Any, lora: dict | None = None,
     seen = Gradients()
     peft_config = LoraConfig(**lora) if lora else None
     model = str(model) if isinstance(model, Path) else model
-    return OPCTTrainer(model, args, pairs, peft_config=peft_config, callbacks=[seen]), seen
+    return OPCTTrainer(model, args, pairs, peft_config=peft_config, callbacks=[seen], **asked), seen
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["every weight", "adapter"])
@@ -117,6 +118,16 @@ def test_it_reads_pairs_of_every_shape(tiny_folder, tmp_path):
         trainer, _ = make_trainer(tmp_path / "out", tiny_folder, source)
         rows = [(row["prompt"], row["teacher_prompt"]) for row in trainer.train_dataset]
         assert rows == [(list(pair.prompt), list(pair.teacher_prompt)) for pair in pairs]
+
+
+def test_it_evaluates_pairs_and_several_sets(tiny_folder, tmp_path):
+    pairs = tiny_pairs(4)
+    sets = {"one": pairs[:2], "two": pairs[2:]}
+    trainer, _ = make_trainer(tmp_path, tiny_folder, pairs, eval_dataset=sets)
+    texts = [{side: getattr(pair, side)[0]["content"] for side in ("prompt", "teacher_prompt")} for pair in pairs[:2]]
+    for asked, names in ((None, "one_ two_"), ("one", ""), (pairs[:2], ""), (texts, ""), ({"three": texts}, "three_")):
+        found = trainer.evaluate(asked)
+        assert all(found[f"eval_{name}loss"] > 0 for name in names.split(" "))
 
 
 def test_no_prompt_is_cut(tiny_folder, tmp_path, caplog):

@@ -38,7 +38,7 @@ class OPCTTrainer(DistillationTrainer):
         args: TRL's `DistillationConfig`; its defaults are reverse KL and one completion a prompt.
         train_dataset: pairs, as `opct.load_pairs` takes them: a `datasets.Dataset` with the columns `prompt` and
             `teacher_prompt`, a list of pairs or rows, a file, `builtin:NAME`.
-        eval_dataset: pairs as well.
+        eval_dataset: pairs as well, also a dict of several; `evaluate` takes the same, or the name of one of them.
         options: `peft_config`, `callbacks`, `processing_class`, `optimizers`, `quantization_config`, as in TRL.
 
     Pairs with a turn that the policy answers itself, and pairs longer than the context (or `vllm_max_model_length`)
@@ -49,8 +49,9 @@ class OPCTTrainer(DistillationTrainer):
         DataError: the pairs are faulty, or none is left.
     """
 
-    model: Any  # TRL has it, and the two below, of many types; here they are of one
+    model: Any  # TRL has it, and the three below, of many types; here they are of one
     args: Any
+    eval_dataset: Any
     chat_template_kwargs: Any
 
     def __init__(
@@ -58,14 +59,23 @@ class OPCTTrainer(DistillationTrainer):
         model: str | PreTrainedModel | PeftModel,
         args: DistillationConfig | None = None,
         train_dataset: Source | None = None,
-        eval_dataset: Source | None = None,
+        eval_dataset: Source | dict[str, Source] | None = None,
         **options: Any,
     ):
         super().__init__(model, None, args, train_dataset, eval_dataset, tools=None, **options)
         self.teacher_model = _Base(self.model) if is_peft_model(self.model) else self._frozen_copy()
         self._renderer = Renderer(self._tokenizer, self.chat_template_kwargs)
         self.train_dataset = None if train_dataset is None else self._rows(train_dataset)
-        self.eval_dataset = None if eval_dataset is None else self._rows(eval_dataset)
+        self.eval_dataset = self._sets(eval_dataset)
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        is_named = isinstance(eval_dataset, str) and eval_dataset in (self.eval_dataset or ())
+        return super().evaluate(eval_dataset if is_named else self._sets(eval_dataset), *args, **kwargs)
+
+    def _sets(self, source: Any) -> Any:
+        if isinstance(source, dict):  # also what `datasets` has for several splits
+            return {name: self._rows(of) for name, of in source.items()}
+        return None if source is None else self._rows(source)
 
     def _frozen_copy(self) -> PreTrainedModel:
         kind = self.accelerator.distributed_type
