@@ -74,8 +74,9 @@ def train(
             its weights: they refuse other weights of that name, and `resume` another model.
             The object is changed, and left so: in `eval` mode, with the fused parts of `opct.cpu` (the same numbers to
             rounding), and with the trained adapter in its layers and all else frozen, as `peft.get_peft_model` leaves
-            it; `result.model` is PEFT's model around it, and `result.model.unload()` gives it back without. With
-            `lora: null` its weights are made float32 and trained, products staying in the dtype that it had.
+            it; `result.model` is PEFT's model around it, and `result.model.unload()` gives it back without, as
+            an error does; `result.policy` is for `evaluate`. With `lora: null` its weights are made float32 and
+            trained, products staying in the dtype that it had.
         callbacks: objects of `transformers.TrainerCallback`, or with some of its methods, called in every process; see
             `opct.training.callbacks.Callbacks` for what they are given.
         pairs: instead of `config.data.pairs`: dicts or `ContrastivePair`s, a DataFrame or a `datasets.Dataset`. The run
@@ -253,7 +254,7 @@ def evaluate(
     target: str | Path | Policy,
     config: EvalConfig | Mapping[str, Any] | None = None,
     *,
-    tasks: Sequence[str] = (),
+    tasks: str | Sequence[str] = (),
     questions: Source | None = None,
     out: str | Path | None = None,
     label: str | None = None,
@@ -301,7 +302,7 @@ def evaluate(
     from opct.runs.run_dir import RunDir
 
     assert progress is not None
-    config = _eval_config(config, settings)
+    config, tasks = _eval_config(config, settings), [tasks] if isinstance(tasks, str) else tasks
     with_suites = not tasks or "suites" in config.model_fields_set
     options = _task_options(config, tasks) if tasks else {}
     if isinstance(questions, str | Path):

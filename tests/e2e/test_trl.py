@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
@@ -49,11 +49,12 @@ class Gradients(TrainerCallback):
         self.logs.append(dict(logs))
 
 
-def make_trainer(folder: Path, model: Path, pairs: Any, lora: dict | None = None, **changes: Any):
+def make_trainer(folder: Path, model: Any, pairs: Any, lora: dict | None = None, **changes: Any):
     settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 1}
     settings |= {"max_completion_length": 6, "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     settings |= {"max_grad_norm": 0.0, "logging_steps": 1, "shuffle_dataset": False, "bf16": False, "use_cpu": True}
     settings |= {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "dataloader_pin_memory": False}
+    asked = {"eval_dataset": changes.pop("eval_dataset", None)}
     args = trl.DistillationConfig(str(folder), **settings | changes)
     if os.environ.get("ACCELERATE_USE_FSDP"):  # accelerate shards on no CPU: it is told that these are accelerators
         from accelerate import PartialState
@@ -62,7 +63,8 @@ def make_trainer(folder: Path, model: Path, pairs: Any, lora: dict | None = None
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_XPU
     seen = Gradients()
     peft_config = LoraConfig(**lora) if lora else None
-    return OPCTTrainer(str(model), args, pairs, peft_config=peft_config, callbacks=[seen]), seen
+    model = str(model) if isinstance(model, Path) else model
+    return OPCTTrainer(model, args, pairs, peft_config=peft_config, callbacks=[seen], **asked), seen
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["every weight", "adapter"])
@@ -118,6 +120,16 @@ def test_it_reads_pairs_of_every_shape(tiny_folder, tmp_path):
         assert rows == [(list(pair.prompt), list(pair.teacher_prompt)) for pair in pairs]
 
 
+def test_it_evaluates_pairs_and_several_sets(tiny_folder, tmp_path):
+    pairs = tiny_pairs(4)
+    sets = {"one": pairs[:2], "two": pairs[2:]}
+    trainer, _ = make_trainer(tmp_path, tiny_folder, pairs, eval_dataset=sets)
+    texts = [{side: getattr(pair, side)[0]["content"] for side in ("prompt", "teacher_prompt")} for pair in pairs[:2]]
+    for asked, names in ((None, "one_ two_"), ("one", ""), (pairs[:2], ""), (texts, ""), ({"three": texts}, "three_")):
+        found = trainer.evaluate(asked)
+        assert all(found[f"eval_{name}loss"] > 0 for name in names.split(" "))
+
+
 def test_no_prompt_is_cut(tiny_folder, tmp_path, caplog):
     """A token more than fits is left out and named; what fits, longer than TRL's other trainers allow, stays whole."""
     [pair] = tiny_pairs(1)
@@ -135,10 +147,26 @@ def test_no_prompt_is_cut(tiny_folder, tmp_path, caplog):
         make_trainer(tmp_path, tiny_folder, [longer, *open_pairs(1)])
 
 
-@pytest.mark.parametrize("changes", [{"modules_to_save": ["lm_head"]}, {"bias": "all"}])
-def test_an_adapter_that_would_change_its_teacher_is_refused(tiny_folder, tmp_path, changes):
-    with refused(ConfigError, "peft_config"):
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"modules_to_save": ["lm_head"]}, "output head"),
+        ({"init_lora_weights": "pissa"}, "pissa"),
+        ({"init_lora_weights": "olora"}, "olora"),
+    ],
+)
+def test_an_adapter_that_would_change_its_teacher_is_refused(tiny_folder, tmp_path, changes, named):
+    with refused(ConfigError, "peft_config", named):
         make_trainer(tmp_path, tiny_folder, tiny_pairs(2), LORA | changes)
+
+
+def test_weights_of_the_base_that_are_trained_beside_an_adapter_are_refused(tiny_folder, tmp_path):
+    """As where norms are set free; a copy of a norm that PEFT makes is none of the teacher's."""
+    make_trainer(tmp_path, tiny_folder, tiny_pairs(2), LORA | {"modules_to_save": ["norm"]})
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_folder), LoraConfig(**LORA))
+    model.get_base_model().model.norm.weight.requires_grad_(True)
+    with refused(ConfigError, "model.norm.weight"):
+        make_trainer(tmp_path, model, tiny_pairs(2))
 
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}

@@ -14,6 +14,7 @@ from opct.evals.inspect_runner import REQUEST_TIMEOUT_S
 from opct.evals.logs import read_evaluation, read_log
 from tests.progress import Noted
 from tests.refusals import refused
+from tests.tiny import tiny_model
 from tests.unit.evals.fakes import FakePolicy
 from tests.unit.evals.judges.test_llm import GOOD, REFUSED, Script, judge_of
 
@@ -77,11 +78,13 @@ def nothing_loads(monkeypatch) -> None:
         ({"questions": "none.csv"}, DataError, "none.csv"),
         ({"kl_sample": 3}, ConfigError, "kl_samples?"),
         ({"tasks": ["pkg/a"], "families": "all"}, EvaluationError, "families"),
+        ({"tasks": "pkg/a"}, EvaluationError, "'pkg/a'"),
+        ({"target": tiny_model()}, EvaluationError, "opct.Policy(model, tokenizer)"),
     ],
 )
 def test_a_wrong_setting_is_said_before_a_model_is_loaded(nothing_loads, options: dict[str, Any], error, named: str):
     with refused(error, named):
-        api.evaluate("m", **options)
+        api.evaluate(**{"target": "m", **options})
 
 
 def test_data_that_cannot_be_had_is_said_before_a_model_is_loaded(nothing_loads, monkeypatch, tmp_path: Path):

@@ -336,16 +336,21 @@ def checked_pair(row: Any) -> ContrastivePair:
     )
 
 
-def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair], *, mode: int = 0o666) -> int:
+def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair | dict[str, Any]], *, mode: int = 0o666) -> int:
     """Write pairs as JSONL (UTF-8, one object a line), whole or not at all, and return how many were written.
 
     Args:
+        pairs: dicts are checked as `load_pairs` does.
         mode: see `atomic_write`.
 
     Raises:
+        DataError: a dict is no sound pair.
         RunError: the file cannot be written.
     """
     # a list: counted after it is written, when a generator is used up
-    rows = [pair.to_json() for pair in pairs]
+    given: list[Any] = list(pairs)
+    if not all(isinstance(pair, ContrastivePair) for pair in given):
+        given = read_pairs(given)
+    rows = [pair.to_json() for pair in given]
     write_jsonl(path, rows, mode=mode)
     return len(rows)

@@ -145,8 +145,10 @@ class Renderer:
         A prompt that ends with an assistant message is continued (a prefill); any other gets the generation prompt.
 
         Raises:
-            DataError: the template fails or writes nothing, or a turn is still to be sampled.
+            DataError: this is no prompt, the template fails or writes nothing, or a turn is still to be sampled.
         """
+        if not messages or not all(isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in messages):
+            raise DataError(f"A prompt is a list of messages with `role` and `content`, found {shorten(messages)}.")
         if any(m["content"] is None for m in messages):
             raise DataError("A turn with content null must be sampled from the policy before it can be rendered.")
         prefill = messages[-1]["role"] == "assistant"

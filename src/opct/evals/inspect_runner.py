@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +19,7 @@ from inspect_ai._eval.loader import load_tasks
 from inspect_ai._eval.task import PreviousTask
 from inspect_ai._util.entrypoints import ensure_entry_points
 from inspect_ai._util.error import PrerequisiteError
+from inspect_ai._util.platform import running_in_notebook
 from inspect_ai._util.registry import registry_find, registry_info
 from inspect_ai.log import EvalLog, write_eval_log
 from inspect_ai.model import GenerateConfig, Model
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 T = TypeVar("T")
+_TURN = threading.Lock()
 REQUEST_TIMEOUT_S = 1800
 """After this time a request to a model of Inspect is not sent again; Inspect itself would never give up."""
 
@@ -75,8 +80,9 @@ def run_inspect(
     else:
         model = as_inspect_model(policy, batch_size=batch_size, temperature=temperature)
     try:
-        with quiet():
-            logs = inspect_ai.eval(
+        with quiet(), _alone():
+            evaluate = partial(
+                inspect_ai.eval,
                 task if earlier is None else _continued(task, earlier),
                 model=model,
                 log_dir=str(log_dir),
@@ -93,6 +99,8 @@ def run_inspect(
                 max_connections=2 * batch_size,
                 **options,
             )
+            # Inspect has its own way in a notebook, which can be interrupted
+            logs = evaluate() if running_in_notebook() else _beside_running_loop(evaluate)
             for log in logs:
                 log.samples = list(log.samples or [])  # read now: Inspect would read the file at the first access
     except PrerequisiteError as error:
@@ -138,6 +146,17 @@ class _FirstReplies:
         self.warnings += [f"{self._name}: {text}" for text in reply_warnings(replies, self._renderer)]
         cut = [f"{self._name}: {text}" for text in cut_warnings(replies, "the token limit")]
         show_warnings([*cut, *self.warnings] if replies else [], self._progress)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Context that raises EvaluationError where another thread is in it: Inspect runs one evaluation in a process."""
+    if not _TURN.acquire(blocking=False):  # without waiting, which an evaluation inside another would do for ever
+        raise EvaluationError("Another evaluation runs in this process: wait for its end, or start another process.")
+    try:
+        yield
+    finally:
+        _TURN.release()
 
 
 def _continued(task: Task, log: EvalLog) -> PreviousTask:
@@ -305,7 +324,7 @@ def check_task(spec: str) -> list[str]:
 def run_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
     """Run all calls concurrently and quietly; the first error cancels the others.
 
-    It uses a separate event loop, in a thread if one is already running (a notebook).
+    It uses a separate event loop, also where one is already running (a notebook).
     """
 
     async def gathered() -> list[T]:
@@ -321,9 +340,13 @@ def run_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
             return runner.run(gathered())
 
     with quiet():
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return run_loop()
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(run_loop).result()
+        return _beside_running_loop(run_loop)
+
+
+def _beside_running_loop(call: Callable[[], T]) -> T:
+    """Result of a call that starts an event loop: in a thread if one is running in this one, which could not be."""
+    # not get_running_loop, whose error Inspect would name as the cause of any error in the call
+    if asyncio._get_running_loop() is None:
+        return call()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()

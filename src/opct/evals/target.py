@@ -28,6 +28,14 @@ INSPECT_MODEL = "inspect:"
 """Prefix of a model of Inspect, since a hub id looks like provider/model, too."""
 
 
+def _check_loaded(target: Policy) -> None:
+    """Raise EvaluationError for what is no policy, such as a model of transformers."""
+    if not hasattr(target, "renderer"):
+        raise EvaluationError(
+            f"The target is a {type(target).__name__}: give a path, a name, or opct.Policy(model, tokenizer)."
+        )
+
+
 def is_inspect_model(target: Target) -> bool:
     """Whether the target is `inspect:provider/model`: behind an API, a server, or another library."""
     return isinstance(target, str | Path) and str(target).startswith(INSPECT_MODEL)
@@ -47,12 +55,13 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
         settings: as `load_policy` takes them.
 
     Raises:
-        EvaluationError: a loaded policy has other settings.
+        EvaluationError: a loaded policy has other settings, or the target is none.
         ModelError, RunError: it cannot be loaded.
     """
     if not isinstance(target, str | Path):
+        _check_loaded(target)
         if dtype is not None:
-            raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
+            raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: make it with another dtype.")
         tags = settings.get("thinking_tags")
         for name, current, given in (
             ("quantization", target.quantization, settings.get("quantization")),
@@ -60,7 +69,7 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
             ("thinking_tags", target.renderer.reasoning, tags and Reasoning.of_tags(tags)),
         ):
             if given not in (None, current):
-                raise EvaluationError(f"A loaded policy keeps its {name}, {current}: load it with another value.")
+                raise EvaluationError(f"A loaded policy keeps its {name}, {current}: make it with another value.")
         return target
     progress.stage(f"load {target}")
     earlier = _dtype_of_results(target, out) if dtype is None else None
@@ -125,6 +134,7 @@ def describe_target(target: Target, policy: Policy) -> About:
 def default_out(target: Target) -> Path:
     """The folder of results: the run directory, else `runs/eval-<target>`."""
     if not isinstance(target, str | Path):
+        _check_loaded(target)
         return Path("runs") / f"eval-{_file_name(target.name)}{'-trained' if target.has_adapter else ''}"
     run = run_of(target)
     if run is not None and run.path == Path(str(target)):

@@ -23,7 +23,8 @@ from trl.trainer.utils import pad
 from opct.data.builders.builtin import load_pairs
 from opct.data.render import Renderer, render_pairs
 from opct.data.tables import Source
-from opct.errors import ConfigError, DataError, shown_faults
+from opct.errors import ConfigError, DataError, first_of, shown_faults
+from opct.models.adapters import moved_base, split_weights
 from opct.models.policy import context_length
 
 log = get_logger(__name__)  # speaks in the first process alone
@@ -37,7 +38,7 @@ class OPCTTrainer(DistillationTrainer):
         args: TRL's `DistillationConfig`; its defaults are reverse KL and one completion a prompt.
         train_dataset: pairs, as `opct.load_pairs` takes them: a `datasets.Dataset` with the columns `prompt` and
             `teacher_prompt`, a list of pairs or rows, a file, `builtin:NAME`.
-        eval_dataset: pairs as well.
+        eval_dataset: pairs as well, also a dict of several; `evaluate` takes the same, or the name of one of them.
         options: `peft_config`, `callbacks`, `processing_class`, `optimizers`, `quantization_config`, as in TRL.
 
     Pairs with a turn that the policy answers itself, and pairs longer than the context (or `vllm_max_model_length`)
@@ -48,8 +49,9 @@ class OPCTTrainer(DistillationTrainer):
         DataError: the pairs are faulty, or none is left.
     """
 
-    model: Any  # TRL has it, and the two below, of many types; here they are of one
+    model: Any  # TRL has it, and the three below, of many types; here they are of one
     args: Any
+    eval_dataset: Any
     chat_template_kwargs: Any
 
     def __init__(
@@ -57,14 +59,23 @@ class OPCTTrainer(DistillationTrainer):
         model: str | PreTrainedModel | PeftModel,
         args: DistillationConfig | None = None,
         train_dataset: Source | None = None,
-        eval_dataset: Source | None = None,
+        eval_dataset: Source | dict[str, Source] | None = None,
         **options: Any,
     ):
         super().__init__(model, None, args, train_dataset, eval_dataset, tools=None, **options)
         self.teacher_model = _Base(self.model) if is_peft_model(self.model) else self._frozen_copy()
         self._renderer = Renderer(self._tokenizer, self.chat_template_kwargs)
         self.train_dataset = None if train_dataset is None else self._rows(train_dataset)
-        self.eval_dataset = None if eval_dataset is None else self._rows(eval_dataset)
+        self.eval_dataset = self._sets(eval_dataset)
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        is_named = isinstance(eval_dataset, str) and eval_dataset in (self.eval_dataset or ())
+        return super().evaluate(eval_dataset if is_named else self._sets(eval_dataset), *args, **kwargs)
+
+    def _sets(self, source: Any) -> Any:
+        if isinstance(source, dict):  # also what `datasets` has for several splits
+            return {name: self._rows(of) for name, of in source.items()}
+        return None if source is None else self._rows(source)
 
     def _frozen_copy(self) -> PreTrainedModel:
         kind = self.accelerator.distributed_type
@@ -119,9 +130,15 @@ class _Base(torch.nn.Module):
 
     def __init__(self, policy: PeftModel):
         super().__init__()
-        biases = [config for config in policy.peft_config.values() if getattr(config, "bias", "none") != "none"]
-        if biases or policy.get_output_embeddings().weight.requires_grad:
-            raise ConfigError("peft_config: a trained output head or bias would be the teacher's, too: leave it out.")
+        weights = {**split_weights(policy)[0], "the output head": policy.get_output_embeddings().weight}
+        if trained := [name for name, weight in weights.items() if weight.requires_grad]:
+            raise ConfigError(
+                f"peft_config: {first_of(trained)} would be trained in the teacher, too: leave it out, or freeze it."
+            )
+        if (init := moved_base(policy)) is not None:
+            raise ConfigError(
+                f"peft_config: init_lora_weights={init!r} changes the model, so the teacher: leave it out."
+            )
         self.config, self.get_output_embeddings = policy.config, policy.get_output_embeddings
         # in a list: TRL calls `eval` of its teacher, which would end the training mode of a submodule, the policy
         self._policy = [policy]

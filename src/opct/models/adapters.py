@@ -32,6 +32,8 @@ ADDED_NAMES = ("base_layer", "original_module", "token_adapter")
 WHOLE_COPY = ".modules_to_save."
 """What PEFT puts into the name of a copy of a whole module."""
 KINDS = "Those load that change layers, such as LORA, IA3, LOHA, LOKR, OFT, VERA and LN_TUNING."
+MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""What the `init_lora_weights` begin with by which PEFT takes from the model's weights what the adapter adds."""
 MERGE = "Merge it into its base with PEFT (merge_and_unload), save that, and give the folder as model.name_or_path."
 """The remedy where an adapter cannot be kept apart from its base."""
 
@@ -63,9 +65,15 @@ def _wrappers(model: Any) -> set[str]:
 
 def _is_added(name: str, wrappers: set[str]) -> bool:
     """Whether a weight or module belongs to an adapter: the name below its innermost wrapper is none of the model."""
+    below = _below(name, wrappers)
+    return bool(below) and below[0] not in ADDED_NAMES
+
+
+def _below(name: str, wrappers: set[str]) -> list[str]:
+    """The parts of a name below its innermost wrapper; none where there is no wrapper."""
     parts = name.split(".")
     ends = [i for i in range(len(parts)) if ".".join(parts[:i]) in wrappers]
-    return bool(ends) and parts[ends[-1]] not in ADDED_NAMES
+    return parts[ends[-1] :] if ends else []
 
 
 def split_weights(model: Any) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.nn.Parameter]]:
@@ -78,6 +86,25 @@ def split_weights(model: Any) -> tuple[dict[str, torch.nn.Parameter], dict[str, 
         else:
             base[bare_name(name)] = parameter
     return base, added
+
+
+def active_weights(model: Any) -> dict[str, torch.nn.Parameter]:
+    """The parameters that adapters add, by name, without those of an adapter that is not active."""
+    _, added = split_weights(model)
+    if not added:
+        return added
+    wrappers, others = _wrappers(model), set(model.peft_config).difference(model.active_adapters)
+    # below the wrapper alone: a module of the model may have an adapter's name
+    return {name: p for name, p in added.items() if others.isdisjoint(_below(name, wrappers))}
+
+
+def moved_base(model: PeftModel) -> str | None:
+    """The `init_lora_weights` of an adapter without which the model is not its base; None where there is none."""
+    for config in model.peft_config.values():
+        init = getattr(config, "init_lora_weights", None)
+        if isinstance(init, str) and init.lower().startswith(MOVES_THE_BASE):
+            return init
+    return None
 
 
 def brings_embeddings(model: PeftModel) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from opct.errors import ModelError
-from opct.models.adapters import replace_weights
+from opct.models.adapters import moved_base, replace_weights
 from opct.models.scoring import Head, padded_ids
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class Backbone:
         weight = self.bare_model.get_output_embeddings().weight
         self.device, self.dtype = weight.device, dtype or weight.dtype
         self.decoder = self.bare_model.get_decoder()
-        self._head = find_head(self.bare_model, self.dtype)
+        with self.inference():  # dropout of a model in training would look like an unknown head
+            self._head = find_head(self.bare_model, self.dtype)
         self.stop_ids = stop_ids
         self._adapter_is_off = self._has_others = self.in_step = False
         modules: list[Any] = list(model.modules())
@@ -104,16 +105,16 @@ class Backbone:
 
     @contextlib.contextmanager
     def inference(self) -> Iterator[None]:
-        """No gradient, no dropout."""
-        # the flag that `train` sets on the outermost module
-        was_training = self.model.training
-        self.model.eval()
+        """No gradient, no dropout; afterwards each module is in the mode that it was in."""
+        in_training = [module for module in self.model.modules() if module.training]
+        if in_training:
+            self.model.eval()
         try:
             with torch.no_grad(), self.autocast():
                 yield
         finally:
-            if was_training:
-                self.train()
+            for module in in_training:
+                module.training = True
 
     @contextlib.contextmanager
     def with_weights(self, others: Mapping[str, torch.nn.Parameter]) -> Iterator[None]:
@@ -135,6 +136,7 @@ class Backbone:
         if is_off or next(_adapted_layers(self.model)).disable_adapters:
             yield  # off already, perhaps by PEFT's own `disable_adapter`: it must not come back on too early
             return
+        flags = [(weight, weight.requires_grad) for weight in self.model.parameters()]  # PEFT sets them, and not back
         tuner = self.model.base_model  # PEFT's `disable_adapter` asks every weight for its state first: 2 ms a call
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Careful, disabling adapter layers with bias")  # put back below
@@ -145,6 +147,8 @@ class Backbone:
                 yield
         finally:
             tuner.enable_adapter_layers()
+            for weight, is_trained in flags:
+                weight.requires_grad_(is_trained)
             self._adapter_is_off = False
 
     def recompute_activations(self) -> None:
@@ -212,6 +216,12 @@ def _refuse_adapter(model: Any, bare: Any) -> None:
         raise ModelError(
             f"The adapter is of type {model.peft_type.value}, which changes no layer and so cannot be switched off: "
             "use an adapter such as LoRA."
+        )
+    if (init := moved_base(model)) is not None:
+        raise ModelError(
+            f"The adapter has init_lora_weights={init!r}, which changes the model itself, so without the adapter it "
+            "would not be its base: merge it (merge_and_unload), or convert it as PEFT's save_pretrained does "
+            "(path_initial_model_for_weight_conversion)."
         )
     head = bare.get_output_embeddings()
     if isinstance(head, BaseTunerLayer | AuxiliaryTrainingWrapper) and not hasattr(head, "modules_to_save"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -13,15 +13,26 @@ from opct.errors import ModelError
 from opct.models.loading import bits_of, check_model_name
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-@dataclass(frozen=True)
+@dataclass
 class GivenModel:
-    """A loaded transformers model without an adapter, and its tokenizer."""
+    """A loaded transformers model without an adapter, and its tokenizer.
+
+    Attributes:
+        adapted: PEFT's model around it, once it has an adapter.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    adapted: PeftModel | None = None
+
+    def take_back(self, error: type[BaseException] | None, *_: object) -> None:
+        """At the end of a context that an error leaves: take the adapter off, so that the model can be given again."""
+        if error is not None and self.adapted is not None:
+            cast("Any", self.adapted).unload()
 
     @property
     def dtype(self) -> torch.dtype:

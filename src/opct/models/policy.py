@@ -7,8 +7,11 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +23,15 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import loading
-from opct.models.adapters import TRAINED_ADAPTER, brings_embeddings, check_kind, other_base, split_weights
+from opct.models.adapters import (
+    TRAINED_ADAPTER,
+    active_weights,
+    brings_embeddings,
+    check_kind,
+    fingerprint,
+    other_base,
+    split_weights,
+)
 from opct.models.backbone import Backbone
 from opct.models.given import GivenModel
 from opct.models.inference.continuous import (
@@ -85,9 +96,10 @@ class Policy:
         dtype: torch.dtype | None = None,
         dtype_reason: str = "of the weights",
         renderer: Renderer | None = None,
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
-        self.renderer = renderer or Renderer(tokenizer)
+        self.renderer = renderer or Renderer(tokenizer, chat_template_kwargs)
         configs = model.config, model.config.get_text_config(), model.generation_config
         stops = loading.stop_tokens_of(tokenizer, *configs, renderer=self.renderer)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=stops)
@@ -97,7 +109,7 @@ class Policy:
         self.engine = "auto"
         self.warnings: list[str] = []
         self._load_untrained: Callable[[], Policy] | None = None
-        self._base_hash: str | None = None
+        self._base_hash: tuple[Any, str] = None, ""
 
     @property
     def device(self) -> torch.device:
@@ -160,6 +172,8 @@ class Policy:
             loading.fit_vocabulary(config, renderer.tokenizer, model, folder)
         if lora is not None or adapter is not None:
             model = loading.attach_adapter(model, lora, folder, seed=seed)
+            if given is not None:
+                given.adapted = model
             adapter_config = model.peft_config[TRAINED_ADAPTER]
             adapter_config.base_model_name_or_path, adapter_config.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
@@ -219,11 +233,14 @@ class Policy:
             on_completions: called with (index of the prompt, answer) of those that have just finished.
 
         Raises:
-            ModelError: a prompt does not fit the model's context.
+            DataError: a prompt is no list of messages.
+            ModelError: a prompt does not fit the model's context, or there are not as many seeds as prompts.
         """
+        if len(seeds) != len(prompts):
+            raise ModelError(f"{len(prompts)} prompts and {len(seeds)} seeds: give a seed, or a list, for each prompt.")
         ids = [self.renderer.render(prompt) for prompt in prompts]
         sampling = Sampling(max_completion_tokens, temperature, top_p, top_k)
-        per_prompt = [[s] if isinstance(s, int) else list(s) for s in seeds]
+        per_prompt = [[int(s)] if isinstance(s, int | Integral) else list(map(int, s)) for s in seeds]  # also numpy's
         budget = batch_tokens or tokens_at_once(self.backbone.bare_model.config)
         groups = self.sample(ids, per_prompt, sampling, batch_tokens=budget, on_completions=on_completions)
         return [completion for group in groups for completion in group]
@@ -427,14 +444,15 @@ class Policy:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def base_hash(self) -> str:
-        """A hash of the weights without any adapter; computed once where there is one, since they never change then."""
-        if self._base_hash is None or not self.has_adapter:
-            self._base_hash = loading.base_hash(self.model)
-        return self._base_hash
+        """A hash of the weights without any adapter; computed again once they have changed."""
+        now = [fingerprint(weight) for weight in split_weights(self.model)[0].values()]
+        if self._base_hash[0] != now:
+            self._base_hash = now, loading.base_hash(self.model)
+        return self._base_hash[1]
 
     def weights_hash(self) -> str:
-        """A hash of the weights: the base's and, if there is an adapter, the adapter's."""
-        base, adapter = split_weights(self.model)
+        """A hash of the weights: the base's and, if there is an adapter, the active one's."""
+        base, adapter = split_weights(self.model)[0], active_weights(self.model)
         adapter |= {name: base[name] for name in getattr(self.model, "replaced_weights", {})}
         return self.base_hash() + (f"+{loading.weights_hash(adapter.items())}" if adapter else "")
 
@@ -471,6 +489,15 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path, *, embeddings: bool = False) -> None:
-        """Write the adapter alone, or with the embeddings of the model, as PEFT does where tokens were added."""
+        """Write the active adapter alone, or with the embeddings of the model, as PEFT does where tokens were added.
+        Raises ModelError where not one adapter is active."""
+        active = self.model.active_adapters if self.has_adapter else []
+        if len(active) != 1:
+            raise ModelError(
+                f"{self.name} has {len(active)} active adapters, and a folder holds one: set_adapter(NAME)."
+            )
         # True or False: by itself, PEFT asks the hub whether the embeddings were resized
-        self.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=embeddings)
+        self.model.save_pretrained(folder, selected_adapters=active, save_embedding_layers=embeddings)
+        if active != [TRAINED_ADAPTER]:  # PEFT writes any other into a folder of its name inside
+            shutil.copytree(Path(folder) / active[0], folder, dirs_exist_ok=True)
+            shutil.rmtree(Path(folder) / active[0])

@@ -23,7 +23,7 @@ SCHEMA = 1
 
 @shows_progress
 def report(
-    run_dirs: Sequence[str | Path],
+    run_dirs: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     references: References | None = None,

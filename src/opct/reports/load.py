@@ -94,7 +94,7 @@ class EvaluatedRun:
         return {(row["suite"], row["metric"], row["group"]): row for row in self.rows}
 
 
-def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
+def load_runs(sources: str | Path | Sequence[str | Path]) -> list[EvaluatedRun]:
     """Read run directories and Inspect logs in the order given.
 
     A source is a path or `label=path`. A folder of evaluated runs, such as that of an experiment, stands for them, in
@@ -104,6 +104,8 @@ def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
     Raises:
         EvaluationError: there is no source, one is given twice, or one cannot be read.
     """
+    if isinstance(sources, str | Path):
+        sources = [sources]
     if not sources:
         raise EvaluationError("A report needs at least one evaluated run directory: `opct report BASE SFT OPCT`.")
     labelled = [_with_label(source) for source in sources]

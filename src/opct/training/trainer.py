@@ -48,6 +48,7 @@ from opct.models.given import GivenModel
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
 from opct.models.memory import enough_memory, peak_memory_gb
+from opct.models.policy import Policy
 from opct.runs.checkpoints import prune
 from opct.runs.console import NullProgress, Progress, StopRequest, show_warnings, sparkline
 from opct.runs.io import atomic_write, write_jsonl
@@ -84,6 +85,7 @@ class TrainResult:
         best_step: the step with the lowest validation KL.
         questions: the options of `opct eval` that ask what the pairs train; see `eval_options`.
         model: what a model that was given is now: PEFT's model around it, or itself in full fine-tuning; else None.
+        policy: that model with the template, thinking tags and dtype of the run, for `opct.evaluate`; else None.
     """
 
     run_dir: Path
@@ -94,6 +96,7 @@ class TrainResult:
     best_step: int | None = None
     questions: str = ""
     model: Any = field(default=None, repr=False)
+    policy: Policy | None = field(default=None, repr=False)
 
     def render(self) -> str:
         """How the run ended, what changed in it, and what to do next; for a terminal."""
@@ -185,6 +188,8 @@ def train(
         check_trackers(config.report_to)
         if method is None:
             refuse_attackers(config)
+        if given_model is not None:
+            stack.push(given_model.take_back)
         choose_device(config.model.device)  # refused before data are read
         run = RunDir(config.output_dir)
         if overwrite:
@@ -196,9 +201,8 @@ def train(
         manifest: dict[str, Any] = {**run.read_manifest()} if is_main and resume else {}
         if manifest:
             refuse_moved_base(run, config.model.name_or_path)
-        is_named = is_main and given_model is None
-        payload = (manifest, with_weights(config.model) if is_named else config.model)
-        before, model = distributed.broadcast_object(payload)
+        model = with_weights(config.model) if is_main and given_model is None else config.model
+        before, model = distributed.broadcast_object((manifest, model))
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
         built = build_setup(config, pairs, given_model=given_model, before=before, progress=progress)
         setup = stack.enter_context(contextlib.closing(built))
@@ -373,9 +377,9 @@ class _Loop:
         status = "finished" if is_done else "stopped" if is_ended else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
         questions = eval_options(rendered.pair for rendered in self.setup.data.pairs)
-        model = None if self.setup.given_model is None else self.policy.model
+        given = (self.policy.model, self.policy) if self.setup.given_model is not None else ()
         run = self.run.path
-        return TrainResult(run, status, counters.step, self.total, shown, counters.best_step, questions, model)
+        return TrainResult(run, status, counters.step, self.total, shown, counters.best_step, questions, *given)
 
     def _show_steps(self) -> None:
         done = self.counters.step - (self.counters.unmeasured is not None)

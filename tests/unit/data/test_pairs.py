@@ -32,6 +32,10 @@ def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
     ]
     assert write_pairs(tmp_path / "sub" / "p.jsonl", pairs) == 2
     assert read_pairs(tmp_path / "sub" / "p.jsonl") == pairs
+    assert write_pairs(tmp_path / "q.jsonl", (pair.to_json() for pair in pairs)) == 2
+    assert read_pairs(tmp_path / "q.jsonl") == pairs
+    with refused(DataError, "`prompt`"):
+        write_pairs(tmp_path / "q.jsonl", [{"teacher_prompt": "Is it?"}])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
 
+import asyncio
 import os
 
 import pytest
@@ -59,6 +60,22 @@ def test_any_task_in_a_file_and_its_log(tmp_path, task_file, capfd):
     assert (row["axis"], row["suite"], row["metric"], row["group"]) == ("inspect", "capital", "accuracy", "all")
     assert (row["value"], row["n"], row["n_unscored"]) == (0.5, 2, 0)
     assert [sample.verdict for sample in found.samples] == ["correct", "incorrect"]
+
+
+def test_a_task_runs_beside_an_event_loop_and_beside_no_other_task(tmp_path, task_file):
+    def run(policy):
+        return run_task(policy, f"{task_file}@other", out_dir=tmp_path)
+
+    async def main():
+        return run(FakePolicy(reply))
+
+    def reply_in_reply(prompt, seed):
+        with refused(EvaluationError, "Another evaluation runs"):
+            run(FakePolicy(reply))
+        return reply(prompt, seed)
+
+    [summary] = asyncio.run(main())
+    assert [summary["n"]] == [one["n"] for one in run(FakePolicy(reply_in_reply))] == [1]
 
 
 def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):

@@ -59,6 +59,10 @@ def test_a_folder_of_runs_stands_for_them_in_the_order_of_their_evaluation(tmp_p
         load_runs([tmp_path])
 
 
+def test_one_run_needs_no_list(folder):
+    assert [run.path for run in load_runs(str(folder))] == [run.path for run in load_runs([folder])]
+
+
 def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path):
     folders = [write_run(tmp_path / where, "opct", name="run", questions=2) for where in "abc"]
     runs = load_runs([*folders[:2], f"mine={folders[2]}"])

@@ -86,10 +86,40 @@ def test_a_name_that_stands_for_other_weights_is_refused_when_the_run_is_loaded(
         with refused(ModelError, folder, "other weights"):
             call(config.output_dir)
     small = {"n_benign": 1, "kl_samples": 1, "max_benign_tokens": 4}
-    opct.evaluate(opct.Policy(result.model, given["tokenizer"]), out=tmp_path / "out", suites=["benign"], **small)
+    opct.evaluate(result.policy, out=tmp_path / "out", suites=["benign"], **small)
     given["model"] = result.model.unload()
     given["model"].save_pretrained(folder)
     assert load_policy(config.output_dir).has_adapter
+
+
+def test_the_policy_of_a_result_has_the_template_and_dtype_of_its_run(make_config, tiny_folder):
+    config, given = make_config(max_steps=1, lora=None, data=NO_VALIDATION), loaded(tiny_folder, torch.bfloat16)
+    given["tokenizer"].chat_template += "{% if mark %}!{% endif %}"
+    model = {"chat_template_kwargs": {"mark": True}}
+    result = opct.train({**unnamed(config), "model": model}, **given)
+    known = RunDir(config.output_dir).read_manifest()
+    assert (result.policy.renderer.template_hash, result.policy.dtype) == (known["template"], torch.bfloat16)
+    assert opct.Policy(result.model, given["tokenizer"], **model).renderer.template_hash == known["template"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_after_an_error_the_object_has_no_adapter_and_trains_as_before(
+    make_config, trained, tiny_folder, tmp_path, error
+):
+    """In a step, and where the run is refused."""
+    whole, config = trained(max_steps=2), make_config(max_steps=2, output_dir=str(tmp_path / "given"))
+    same = loaded(tiny_folder)
+
+    class Fails:
+        def on_step_end(self, args, state, control, **_):
+            raise error
+
+    with pytest.raises(error):
+        opct.train(unnamed(config), **same, callbacks=[Fails()])
+    with pytest.raises(RunError):
+        opct.train(unnamed(config), **same)
+    opct.train(unnamed(config), **same, overwrite=True)
+    assert weights(config) == weights(whole)
 
 
 def test_a_fully_trained_model_is_loaded_and_other_weights_are_not_its_base(make_config, tiny_folder, tmp_path):

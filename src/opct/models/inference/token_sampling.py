@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from opct.errors import ModelError
+
 BLOCK = 256  # tokens of the vocabulary whose probabilities are summed first
 
 
@@ -18,6 +20,14 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ModelError for what no token can be drawn with."""
+        if self.max_completion_tokens < 1 or not (self.temperature >= 0 and 0 <= self.top_p <= 1):
+            raise ModelError(
+                f"max_completion_tokens={self.max_completion_tokens}, temperature={self.temperature}, "
+                f"top_p={self.top_p}: they must be at least 1, at least 0, and from 0 to 1."
+            )
 
 
 def uniforms(seed: int, n: int) -> Tensor:
