@@ -94,7 +94,7 @@ _TAG = re.compile(  # <think>, [/THINK], ◁think▷, <seed:think>, <|START_THIN
     rf"|(?P<before>[<\[]\|?(?:(?:{_KIND})_)?)(?P<edge>{_EDGE})(?P<after>(?:_(?:of_)?(?:{_KIND}))?\|?[>\]])",
     re.IGNORECASE,
 )
-_AROUND = ("<response>", "</response>")
+_LAST = r"</response>(?=\s*(?:<[^<>\s]*>)?\s*\Z)"
 THINK = Reasoning.of_tags(("<think>", "</think>"))
 """Where nothing names another form."""
 HARMONY = Reasoning(
@@ -128,9 +128,11 @@ def named_in(text: str) -> Reasoning | None:
         if match["left"]:
             left, name, right = match["left"], match["name"], match["right"]
             opening, closing = map(re.escape, (f"{left}{name}{right}", f"{left}/{name}{right}"))
-            # tags around the answer, as in Granite 3.3, are blocks of their own, which what opens them closes
-            around = [tag for tag in _AROUND if tag in text] if _AROUND[0] in text else []
-            return Reasoning("|".join([opening, *around]), "|".join([*around, closing]))
+            if "<response>" not in text:
+                return Reasoning(opening, closing)
+            # tags around the answer, as in Granite 3.3: right after the reasoning and at the end alone, since reasoning
+            # or an answer may name them
+            return Reasoning(f"{opening}|{_LAST}", rf"{closing}(?:\s*<response>)?|{_LAST}")
         if "_" in match["before"] + match["after"]:  # else it is <start>
             before, after = re.escape(match["before"]), re.escape(match["after"])
             return Reasoning(f"{before}(?i:begin|start){after}", f"{before}(?i:end){after}")

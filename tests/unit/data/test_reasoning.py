@@ -77,6 +77,7 @@ def test_a_reply_of_an_unknown_model():
         ("a</think>Saturn.", "Saturn."),
         ("<think>a</think>\n<response>Saturn.</response>", "Saturn."),
         ("<think>a</think><response>Sat", "Sat"),
+        ("<think>In XML, <response> is a tag</think>Saturn.", "Saturn."),
         ("<think>never closed", ""),
         ("<|channel>thought\na<channel|>Saturn.", "Saturn."),
         ("Saturn. In HTML, <think> is no tag.", "Saturn. In HTML, <think> is no tag."),
