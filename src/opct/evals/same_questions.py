@@ -56,7 +56,7 @@ def refuse_other_weights(folder: str | Path, about: Mapping[str, Any]) -> None:
     for path, log in log_headers(RunDir(folder).evals_dir).items():
         before = about_of(log).get("run") or {}
         is_this_run = "step" in (before.get("weights") or {}) and not Identity(before).differing(
-            about, ("label", "path", "weights")
+            about, ("name", "label", "path", "weights")
         )
         if not is_this_run and (unlike := unlike_model(log, about)):
             raise EvaluationError(

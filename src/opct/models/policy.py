@@ -446,7 +446,7 @@ class Policy:
     def base_hash(self) -> str:
         """A hash of the weights without any adapter; computed again once they have changed."""
         now = [fingerprint(weight) for weight in split_weights(self.model)[0].values()]
-        if self._base_hash[0] != now:
+        if self._base_hash[0] != now or not self.has_adapter:  # a sum of bytes may stay where weights change
             self._base_hash = now, loading.base_hash(self.model)
         return self._base_hash[1]
 
