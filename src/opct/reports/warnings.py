@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -115,7 +115,8 @@ def _different_models(comparison: Comparison) -> Iterator[str]:
 
 def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
     """Warnings for evaluation settings that differ between runs, then for those of single suites."""
-    whole = dict(_unlike({run.name: flat_settings(_without_its_own(run)) for run in runs if run.settings}))
+    bases = {run.weights for run in runs if run.label == BASE and run.weights}
+    whole = dict(_unlike({run.name: flat_settings(_without_its_own(run, bases)) for run in runs if run.settings}))
     if whole:
         listed = ", ".join(f"{name} ({values})" for name, values in whole.items())
         yield (
@@ -134,9 +135,9 @@ def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
         yield f"{joined(suites)}: {name} differs between runs ({values}), so {so}: {remedy}."
 
 
-def _without_its_own(run: EvaluatedRun) -> Mapping[str, Any]:
-    """The settings of an evaluation; without a system prompt and the like that make an untrained model an arm."""
-    is_prompted = run.method is None and run.label != BASE
+def _without_its_own(run: EvaluatedRun, bases: Container[Any]) -> Mapping[str, Any]:
+    """The settings of an evaluation; without a system prompt and the like that make the base an arm of its own."""
+    is_prompted = run.label != BASE and run.weights in bases
     return {name: value for name, value in run.settings.items() if not (is_prompted and name in OF_REPLIES)}
 
 

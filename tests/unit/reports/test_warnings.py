@@ -53,16 +53,13 @@ def test_warnings_that_differ_in_numbers_alone_are_one(texts, expected):
 
 
 def test_a_system_prompt_that_makes_an_arm_is_no_setting_that_differs():
+    """Of the base's own weights alone: an adapter of unknown method that was asked otherwise is told."""
     plain, prompted, trained = (
-        replace(run(label), settings={"system_prompt": text, "n_questions": 9})
-        for label, text in (("base", None), ("prompt", "Think."), ("opct", None))
+        replace(run(label, weights=weights), settings={"system_prompt": text, "n_questions": 9}, method=None)
+        for label, text, weights in (("base", None, "b"), ("prompt", "Think.", "b"), ("opct", "Think.", "t"))
     )
-    trained = replace(trained, method="opct")
-    assert not [
-        text for text in find_warnings(compare([plain, replace(prompted, method=None), trained])) if "settings" in text
-    ]
-    asked = replace(trained, settings={"system_prompt": "Think."})
-    assert [text for text in find_warnings(compare([plain, asked])) if "system_prompt" in text]
+    assert not [text for text in find_warnings(compare([plain, prompted])) if "settings" in text]
+    assert [text for text in find_warnings(compare([plain, trained])) if "system_prompt" in text]
 
 
 def test_what_a_training_warned_of_comes_last_and_says_so():
