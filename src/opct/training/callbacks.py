@@ -57,7 +57,7 @@ class Callbacks:
     args: a `TrainingArguments` with the settings of the run that have the same names there.
     state: `global_step`, `max_steps`, `epoch`, `log_history` (the rows of metrics.jsonl, also those before a resume),
         `best_metric` and `best_global_step` (of the validation KL), `is_world_process_zero`.
-    control: `should_training_stop` ends the run after the step, saved (`resume=True` continues it); `should_save` saves.
+    control: `should_training_stop` ends the run after the step, saved (`resume` continues it); `should_save` saves.
         Other switches do nothing: what is validated and logged follows from the settings.
     keywords: `model`, `processing_class`, `optimizer`; `metrics` of `on_evaluate` and `logs` of `on_log`.
 
