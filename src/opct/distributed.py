@@ -55,9 +55,13 @@ def _number(name: str, default: int) -> int:
         raise ConfigError(f"The environment variable {name} is {text!r}, not an integer: {START}") from None
 
 
+_formed: list[str] = []  # the backends of the group that `session` formed, which every run of the process has
+
+
 @contextlib.contextmanager
 def session(config: ParallelConfig, device: str) -> Iterator[None]:
-    """Context in which the ranks of a run form a process group, which later runs of the process keep.
+    """Context in which the ranks of a run form a process group, which later runs of the process keep
+    with its time-out.
 
     CUDA: one device a process, its LOCAL_RANK. Python objects go over gloo.
 
@@ -80,7 +84,13 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
     try:
         if not dist.is_initialized():
             _meet(_backend(device), config.timeout_s)
+            _formed.append(_backend(device))
             atexit.register(_end_group)  # not sooner: a second group of a process would not meet at the address
+        elif _formed and (wanted := _backend(device)) != _formed[0]:
+            raise ConfigError(
+                f"model.device={device!r} needs {wanted}, and an earlier run of this script met by {_formed[0]}: start "
+                "a script for each."
+            )
         yield
         dist.barrier()  # a rank that leaves early would break the others' last collectives
     except BaseException as error:

@@ -160,16 +160,21 @@ def settings_words(words: Sequence[str], options: Mapping[str, Any]) -> tuple[st
     return (words[0] if has_file else None), [*given, *words[has_file:]]
 
 
-def refuse_out(
-    out: Path, source: str, overwrite: bool, suffixes: Sequence[str] = (".jsonl", ".ndjson", ".json")
-) -> None:
+OTHER_KINDS = (".csv", ".tsv", ".parquet", ".gz", ".xlsx")
+
+
+def refuse_out(out: Path, source: str, overwrite: bool, kinds: Sequence[str] = ()) -> None:
     """Raise DataError where `out` is (or lies in) the source, is named as a file of another kind than is written, or
-    exists and is not to be overwritten."""
+    exists and is not to be overwritten.
+
+    Args:
+        kinds: endings of what is written beside JSON lines.
+    """
     read, written = (Path(os.path.realpath(path)) for path in (source, out))
     if written.exists() and written.is_relative_to(read):
         raise DataError(f"{out} is the source ({source}) and would be overwritten: name another file with --out.")
-    if out.suffix not in suffixes:  # else what is written could not be read again
-        raise DataError(f"{out}: the name must end with {' or '.join(suffixes)}, which say what is written (--out).")
+    if (ending := out.suffix.lower()) in OTHER_KINDS and ending not in kinds:  # it would be read as that kind
+        raise DataError(f"{out}: JSON lines are written, so the name must end with .jsonl, not {ending} (--out).")
     if out.exists() and not overwrite:
         raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
 

@@ -345,8 +345,12 @@ def run_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
 
 def _beside_running_loop(call: Callable[[], T]) -> T:
     """Result of a call that starts an event loop: in a thread if one is running in this one, which could not be."""
-    # not get_running_loop, whose error Inspect would name as the cause of any error in the call
-    if asyncio._get_running_loop() is None:
+    try:
+        asyncio.get_running_loop()
+        is_running = True
+    except RuntimeError:
+        is_running = False
+    if not is_running:  # not within `except`, or Inspect would name its error as the cause of any in the call
         return call()
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call).result()

@@ -148,7 +148,8 @@ class Backbone:
         finally:
             tuner.enable_adapter_layers()
             for weight, is_trained in flags:
-                weight.requires_grad_(is_trained)
+                if weight.requires_grad != is_trained:
+                    weight.requires_grad_(is_trained)
             self._adapter_is_off = False
 
     def recompute_activations(self) -> None:

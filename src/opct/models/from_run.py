@@ -60,8 +60,8 @@ def refuse_moved_base(run: RunDir, name: str) -> None:
     # a hub model has the key `commit`; the Q4_1 weights are in a cache
     if files and "commit" not in files and name != Q4_MODEL and not Path(name).exists():
         raise ModelError(
-            f"{run.path} was trained from {name}, which is not here. If it was moved, set model.name_or_path in "
-            f"{run.config_path} to its new place."
+            f"{run.path} was trained from {name}, which is not here. If it was moved, set model.name_or_path to its "
+            f"new place in {run.config_path}, and in the config that you resume with."
         )
 
 
@@ -119,7 +119,7 @@ def refuse_other_base(run: RunDir, base: ModelConfig, base_hash: Callable[[], st
     if changed:
         raise ModelError(
             f"{run.path} was trained on another base model than {base.name_or_path} is now ({'; '.join(changed)}): "
-            "restore that model's files."
+            "restore that model's files, or name that commit (model.revision)."
         )
     raise ModelError(
         f"{run.path} was trained on a model that was given to opct.train loaded, and {base.name_or_path} has other "
@@ -144,7 +144,9 @@ def _of_run(
     if adapter is not None:
         policy = load(base, recorded_dtype=recorded)
         is_as_then = settings.keys().isdisjoint(("dtype", "quantization"))
-        refuse_other_base(run, base, (lambda: policy.base_hash()) if is_as_then else None)
+        # of a hub model in another dtype there is a commit alone, and a new one says nothing of the weights
+        if is_as_then or Path(base.name_or_path).exists():
+            refuse_other_base(run, base, (lambda: policy.base_hash()) if is_as_then else None)
         return policy
     from opct.models.loading import master_hash
 

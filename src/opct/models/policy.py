@@ -494,7 +494,8 @@ class Policy:
         active = self.model.active_adapters if self.has_adapter else []
         if len(active) != 1:
             raise ModelError(
-                f"{self.name} has {len(active)} active adapters, and a folder holds one: set_adapter(NAME)."
+                f"{self.name} has {len(active)} active adapters, and a folder holds one: of several, "
+                "set_adapter(NAME) chooses one; a model without is saved whole (save)."
             )
         # True or False: by itself, PEFT asks the hub whether the embeddings were resized
         self.model.save_pretrained(folder, selected_adapters=active, save_embedding_layers=embeddings)

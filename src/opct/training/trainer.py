@@ -81,7 +81,7 @@ class TrainResult:
     """Result of a training run.
 
     Attributes:
-        status: "finished", "interrupted" by a signal, or "stopped" by a callback.
+        status: "finished", "interrupted" by a signal, or "ended" by a callback.
         best_step: the step with the lowest validation KL.
         questions: the options of `opct eval` that ask what the pairs train; see `eval_options`.
         model: what a model that was given is now: PEFT's model around it, or itself in full fine-tuning; else None.
@@ -374,7 +374,7 @@ class _Loop:
         is_ended = not is_done and any(distributed.all_gather_object(self.callbacks.stop))
         if is_ended:
             distributed.main_only(self.run.update_manifest, {"ended_at": counters.step})
-        status = "finished" if is_done else "stopped" if is_ended else "interrupted"
+        status = "finished" if is_done else "ended" if is_ended else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
         questions = eval_options(rendered.pair for rendered in self.setup.data.pairs)
         given = (self.policy.model, self.policy) if self.setup.given_model is not None else ()

@@ -139,10 +139,13 @@ def test_faults_of_a_build_write_nothing(tmp_path, monkeypatch, capsys):
 
 def test_pairs_are_not_written_under_the_name_of_another_kind_of_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("p.csv", "p.parquet", "p.jsonl.gz", "p"):
+    for name in ("p.csv", "p.parquet", "p.jsonl.GZ"):
         for build in ("sycophancy", "jailbreak", "safety-awareness"):
-            assert f"{name}: the name must end with .jsonl" in error_of("data", "build", build, "--out", name)
+            error = error_of("data", "build", build, "--out", name)
+            assert f"{name}: JSON lines are written, so the name must end with .jsonl" in error
     assert not any(tmp_path.iterdir())
+    assert run("data", "build", "jailbreak", "--out", "p.txt") == 0
+    assert read_pairs("p.txt")
 
 
 def test_a_build_replaces_a_file_on_demand_alone(tmp_path):

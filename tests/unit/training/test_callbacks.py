@@ -68,7 +68,7 @@ def test_a_callback_stops_a_run_after_the_step_and_it_resumes(make_config, train
     """With the rows of the steps before; the end is that of a run that was not stopped."""
     whole, config = trained(max_steps=2), make_config(max_steps=2, output_dir=str(tmp_path / "stopped"))
     stopped = opct.train(config, callbacks=[Watch("should_training_stop")])
-    assert (stopped.status, stopped.step) == ("stopped", 1)
+    assert (stopped.status, stopped.step) == ("ended", 1)
     assert "next: opct eval" in stopped.render()
     assert "warnings" not in describe_target(config.output_dir, load_policy(config.output_dir))
     assert [entry.state for entry in list_runs(tmp_path / "stopped")] == ["finished"]
@@ -96,7 +96,7 @@ def test_early_stopping_of_transformers_stops(make_config):
     result = opct.train(config, callbacks=[EarlyStoppingCallback(1)])
     kl = [row["validation/kl"] for row in metrics(config)]
     worse = next(step for step in range(1, len(kl)) if kl[step] >= min(kl[:step]))
-    assert (result.status, result.step) == ("stopped", worse)
+    assert (result.status, result.step) == ("ended", worse)
 
 
 def test_what_has_no_method_of_a_callback_is_refused(make_config):
