@@ -74,7 +74,8 @@ def test_a_task_runs_beside_an_event_loop_and_beside_no_other_task(tmp_path, tas
             run(FakePolicy(reply))
         return reply(prompt, seed)
 
-    [summary] = asyncio.run(main())
+    with asyncio.Runner() as runner:  # Inspect's asyncio.run leaves its loop open
+        [summary] = runner.run(main())
     assert [summary["n"]] == [one["n"] for one in run(FakePolicy(reply_in_reply))] == [1]
 
 
