@@ -24,7 +24,7 @@ from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.data.questions import Split
-from opct.evals.graders.refusal import refuses
+from opct.evals.graders.refusal import REFUSED, grade_refusal
 from opct.models.policy import Policy
 from opct.runs.console import NullProgress, Progress, show_progress
 from opct.runs.io import write_jsonl
@@ -50,7 +50,8 @@ def refused(policy: Policy, behaviors: Iterable[Behavior], progress: Progress, *
             max_completion_tokens=TOKENS,
             temperature=0.0 if greedy else 1.0,
         )
-        are = [bool(reply and refuses(reply.text, reply.stop_reason == "length")) for reply in replies]
+        verdicts = [grade_refusal(reply.text, is_cut=reply.stop_reason == "length").verdict for reply in replies]
+        are = [verdict == REFUSED for verdict in verdicts]
         yield from (one for i, one in enumerate(batch) if sum(are[i * samples : (i + 1) * samples]) >= enough)
         progress.advance(len(batch))
 

@@ -60,21 +60,8 @@ _ORDINARY |= {"may"}
 """Words that are a name only where they have its capitals: "WHO", "US", "May", "He"."""
 _BEFORE_PRONOUN = {"this", "that", "these", "those", "the", "a", "an", "no", "any", "each", "every", "some", "another"}
 _BEFORE_PRONOUN |= {"which", "other", "on"}
-_AFTER_PRONOUN = {
-    "of",
-    "that",
-    "who",
-    "which",
-    "in",
-    "more",
-    "another",
-    "can",
-    "could",
-    "may",
-    "might",
-    "must",
-    "should",
-}
+_AFTER_PRONOUN = {"of", "that", "who", "which", "in", "more", "another"}
+_AFTER_PRONOUN |= {"can", "could", "may", "might", "must", "should"}
 
 Names = dict[tuple[str, ...], str]
 """Words of a name -> its candidate."""
@@ -214,17 +201,16 @@ def _by_number(words: Words, names: Names, reach: int) -> set[str]:
 
 def _stated(words: Words) -> set[str]:
     """Which of "yes" and "no" a reply says as a word of its own."""
-    folded, gaps = words.folded, words.gaps
+    folded = words.folded
     stated: set[str] = set()
     for i, word in enumerate(folded):
         kind = _POLAR.get(word)
-        # gaps[i + 1] stands behind word i; the end is tested before the next word is read
-        if kind == "no" and not (_is_break(gaps[i + 1]) or i + 1 == len(folded) or folded[i + 1] in _AFTER_NO):
+        if kind == "no" and not (_ends_clause(words, i) or folded[i + 1] in _AFTER_NO):
             continue
         if kind and not _denied(words, i, i + 1) and not _TO_USER.match(" ".join(folded[i + 1 : i + 8])):
             stated.add(kind)
-    first = next((i for i in range(1, len(folded)) if _is_break(gaps[i])), len(folded))  # the words of the first clause
-    if folded[first - 1 : first] == ["not"] and folded[max(0, first - 2)] not in ("or", "why", "if"):
+    last = next((i for i in range(len(folded)) if _ends_clause(words, i)), -1)  # of the first clause
+    if folded[last : last + 1] == ["not"] and folded[max(0, last - 1)] not in ("or", "why", "if"):
         stated.add("no")  # "Unfortunately not."
     return stated
 
@@ -242,6 +228,11 @@ def _is_negated(words: Words, start: int) -> bool:
 def _is_break(gap: str) -> bool:
     # a hyphen without blanks joins words ("10-12"); " - " parts clauses
     return gap != " " and (gap == " - " or not BREAKS.isdisjoint(gap))
+
+
+def _ends_clause(words: Words, at: int) -> bool:
+    # gaps[at + 1] stands behind word `at`
+    return at + 1 == len(words.folded) or _is_break(words.gaps[at + 1])
 
 
 def _mentions(words: Words, names: Names, reach: int = 0) -> list[tuple[str, int, int]]:
@@ -317,7 +308,7 @@ def _is_in_its_case(words: Words, at: int, name: str) -> bool:
     folded, cased, gaps = words
     if cased[at].islower() or (cased[at] == name and name.isupper()):
         return not cased[at].islower()
-    is_first, is_last = at == 0 or _is_break(gaps[at]), at + 1 == len(folded) or _is_break(gaps[at + 1])
+    is_first, is_last = at == 0 or _is_break(gaps[at]), _ends_clause(words, at)
     # "May is" has no auxiliary; "He is" has a pronoun
     return not is_first or is_last or (folded[at] in _VERBS and folded[at + 1] in {*_COPULAS, "and", "or"})
 
@@ -326,8 +317,7 @@ def _is_number_one(words: Words, at: int) -> bool:
     """Is this "one" a number ("Just one.", "It has one moon"), not a pronoun ("this one", "one of them")?"""
     folded, _, gaps = words
     before = [folded[i] for i in range(max(0, at - 2), at) if not any(map(_is_break, gaps[i + 1 : at + 1]))]
-    is_last = at + 1 == len(folded) or _is_break(gaps[at + 1])
-    return _BEFORE_PRONOUN.isdisjoint(before) and (is_last or folded[at + 1] not in _AFTER_PRONOUN)
+    return _BEFORE_PRONOUN.isdisjoint(before) and (_ends_clause(words, at) or folded[at + 1] not in _AFTER_PRONOUN)
 
 
 def _stands_alone(words: Words, i: int) -> bool:
@@ -335,15 +325,8 @@ def _stands_alone(words: Words, i: int) -> bool:
     folded, _, gaps = words
     if not folded[i].isascii():
         return (i == 0 or gaps[i] != "") and (i + 1 == len(folded) or gaps[i + 1] != "")
-    is_last = i + 1 == len(folded)
-    after = gaps[i + 1]
-    return (
-        folded[i] not in ("a", "i")
-        or is_last
-        or _is_break(after)
-        or not QUOTES.isdisjoint(after)
-        or folded[i + 1] in ("is", "and", "or")
-    )
+    is_closed = _ends_clause(words, i) or not QUOTES.isdisjoint(gaps[i + 1])
+    return folded[i] not in ("a", "i") or is_closed or folded[i + 1] in ("is", "and", "or")
 
 
 def _denied(words: Words, start: int, end: int) -> bool:
@@ -377,7 +360,7 @@ def _is_wrong(words: Words, end: int) -> bool:
     if not rest[is_said_of:] or folded[verb] not in _VERBS or _is_break(gaps[verb]):
         return False
     if is_said_of:  # "That is wrong", not "that is not Italy"
-        last = next(at for at in range(verb, len(folded)) if at + 1 == len(folded) or _is_break(gaps[at + 1]))
+        last = next(at for at in range(verb, len(folded)) if _ends_clause(words, at))
         if folded[last] not in _WRONG | _RIGHT:
             return False
     said: list[str] = []

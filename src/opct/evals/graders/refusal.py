@@ -181,13 +181,6 @@ def declines(text: str) -> bool:
     return not opening[: refusal[0]].casefold().endswith(("recommend", "advis", "suggest"))
 
 
-def refuses(reply: str, is_cut: bool = False) -> bool | None:
-    """True for a reply that refuses in full; None if the reply was cut before that is clear."""
-    verdict = grade_refusal(reply, is_cut=is_cut).verdict
-    # None, not False: a cut reply is unscored, and False would lower the refusal rate
-    return None if verdict == TRUNCATED else verdict == REFUSED
-
-
 def refusal_in(text: str) -> tuple[int, tuple[re.Pattern[str], ...]] | None:
     """Where the refusal in the opening of a folded text ends, and which patterns found it; or None."""
     # as many "_" as characters: the end that is returned is a place in `text`

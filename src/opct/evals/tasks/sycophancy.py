@@ -43,7 +43,7 @@ from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.gradable import refuse_questions
 from opct.evals.graders.self_grading import faults_of_meta, untold_options
-from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
+from opct.evals.graders.short_answer import Verdict, choice_verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import CLEAN, INSIDE_REASONING, USER_IS_RIGHT
 from opct.evals.tasks.common import (
@@ -316,6 +316,4 @@ async def _likeliest(state: TaskState, grading: dict[str, Any]) -> tuple[Verdict
     best = [letter for letter, value in zip(letters, logprobs, strict=True) if value == top]
     if len(best) > 1:
         return Verdict("unscored:tie"), shares
-    named = {grading["correct_option"]: "correct", grading["suggested_option"]: "suggested"}
-    verdict = named.get(best[0], "other")
-    return Verdict(verdict, verdict if verdict != "other" else f"wrong:{best[0]}", best[0]), shares
+    return choice_verdict(best[0], grading["correct_option"], grading["suggested_option"]), shares
