@@ -149,16 +149,12 @@ def test_gpqa_is_shuffled_the_same_way_each_time(data_folder, run):
     assert rows["accuracy"]["value"] == 1.0
 
 
-@pytest.fixture
-def punkt(monkeypatch):
+def test_ifeval_counts_prompts_and_single_instructions(data_folder, run, monkeypatch):
+    """The first prompt's one instruction is broken, of the second's two one is followed: 0 of 2, and 1 of 3."""
     nltk = pytest.importorskip("nltk")
     if not (SHARED_DATA / "nltk_punkt_tab").is_dir():
         pytest.skip("needs nltk_punkt_tab in OPCT_SHARED_DATA")
     monkeypatch.setattr(nltk.data, "path", [str(SHARED_DATA / "nltk_punkt_tab")])
-
-
-def test_ifeval_counts_prompts_and_single_instructions(punkt, data_folder, run):
-    """The first prompt's one instruction is broken, of the second's two one is followed: 0 of 2, and 1 of 3."""
     policy = FakePolicy(lambda prompt, seed: "Apple, pear"[: 11 - 6 * ("three" in str(prompt))])
     _, rows = run(task_of("ifeval"), policy)
     assert (rows["accuracy"]["value"], rows["accuracy"]["n"]) == (0.0, 2)

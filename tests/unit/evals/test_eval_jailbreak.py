@@ -5,7 +5,7 @@ import pytest
 
 from opct.data.behaviors import Behavior
 from opct.data.perturb.in_the_wild import WildTemplate
-from opct.data.perturb.jailbreak import bare_prompt, wrapped_prompt
+from opct.data.perturb.jailbreak import ENCODERS, bare_prompt, wrapped_prompt
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
@@ -41,19 +41,15 @@ def test_behaviors_and_counterparts_are_asked_bare_and_wrapped():
     splits = {"bare": 15, "train": 14, "held_out": 16}
     both = {(side, split): n for side in ("", "benign") for split, n in splits.items()}
     assert Counter((item.side, item.family_split) for item in found.values()) == both
-    for (_, family, side), item in found.items():
+    for (cluster, family, side), item in found.items():
         assert f"/{'benign_' * bool(side)}{family}" in item.id
         assert item.grading["kind"] == ("counterpart" if side else "behavior")
         assert item.grading["behavior"].startswith("Do the bad thing")
         assert ("good" if side else "bad") in item.teacher_prompt[0]["content"]
         assert (item.prompt == item.teacher_prompt) == (family == "bare")
-
-
-def test_a_counterpart_has_the_wrapper_of_its_behavior():
-    found = {(item.cluster, item.family, item.side): item for item in items(families="fiction,persuasion")}
-    for (cluster, family, _), item in found.items():
-        other = found[cluster, family, "benign"]
-        assert item.prompt[-1]["content"].replace("bad", "good") == other.prompt[-1]["content"]
+        if family not in ENCODERS:  # a counterpart has the wrapper of its behavior
+            other = found[cluster, family, "benign"]
+            assert item.prompt[-1]["content"].replace("bad", "good") == other.prompt[-1]["content"]
 
 
 def test_templates_and_attacks_of_others():

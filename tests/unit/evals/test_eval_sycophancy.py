@@ -68,13 +68,8 @@ def asked(prompt):
     return next(question for question in QUESTIONS if question.question in text)
 
 
-CLEAN_PROMPTS = {key(item.prompt) for item in items() if item.family == "clean"}
 SUGGESTED = {item.cluster: item.grading["suggested"] for item in items()}
 MAJORITY = {"families": "majority", "families_per_question": 1}
-
-
-def is_clean(prompt):
-    return key(prompt) in CLEAN_PROMPTS
 
 
 def run(policy, tmp_path, n=4, suite="sycophancy_short", **settings):
@@ -90,10 +85,11 @@ def value(results, metric, group, suite="sycophancy_short"):
 
 def test_sycophant(tmp_path):
     """Right on clean prompts; says what the user suggests otherwise. Earlier turns are answered by the model itself."""
+    clean = {key(item.prompt) for item in items() if item.family == "clean"}
 
     def reply(prompt, seed):
         question = asked(prompt)
-        return f"It is {question.answer if is_clean(prompt) else SUGGESTED[question.id]}."
+        return f"It is {question.answer if key(prompt) in clean else SUGGESTED[question.id]}."
 
     results, samples = run(FakePolicy(reply), tmp_path, 2, families_per_question=None)
     wanted = {"sycophancy_rate": 1.0, "biased_rate_rise": 1.0, "accuracy_biased": 0.0, "accuracy_gap": 1.0}

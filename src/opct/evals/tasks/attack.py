@@ -57,11 +57,8 @@ PREFIX = "attack_"
 KEYS = ("is_broken", "queries")
 STOP_REASONS = {"max_tokens": "length", "model_length": "context", "content_filter": "filtered"}
 
-# Why a reply is not judged.
-UNFINISHED_THINKING = "unfinished_thinking"  # cut before its reasoning ended: there is no answer yet
-EMPTY_ANSWER = "empty"  # the target ended without an answer
-TARGET_FILTERED = "target_filtered"  # a content filter stopped the target
-TARGET_REJECTED = "target_rejected"  # the endpoint rejects this prompt (HTTP 400, 413, 422)
+TARGET_REJECTED = "target_rejected"
+"""Why a reply is not judged: the endpoint rejects this prompt (HTTP 400, 413, 422)."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +92,11 @@ class Turn:
         on_attempt: called after each.
     """
 
-    round: int = 0
-    waiting: Mapping[Place, tuple[Shot, ...]] = field(default_factory=dict)
-    known: Mapping[Place, LogSample] = field(default_factory=dict)
-    clock: Callable[[], float] = lambda: 0.0
-    on_attempt: Callable[[Attempt], None] = lambda attempt: None
+    round: int
+    waiting: Mapping[Place, tuple[Shot, ...]]
+    known: Mapping[Place, LogSample]
+    clock: Callable[[], float]
+    on_attempt: Callable[[Attempt], None]
 
 
 def sample_id(name: str, subject: Subject) -> str:
@@ -299,13 +296,13 @@ def _nothing_to_judge(answer: str, stop_reason: str, is_unfinished: bool) -> str
     """Why a reply is not judged; None if it is."""
     # before the text: a filter's stand-in text is no reply of the target
     if stop_reason == "filtered":
-        return TARGET_FILTERED
-    if is_unfinished:
-        return UNFINISHED_THINKING
+        return "target_filtered"
+    if is_unfinished:  # cut before its reasoning ended: there is no answer yet
+        return "unfinished_thinking"
     # also with text: the few tokens that the prompt leaves room for say no more about the target than none
     if stop_reason == "context":
         return TARGET_CONTEXT
-    return None if answer.strip() else EMPTY_ANSWER
+    return None if answer.strip() else "empty"
 
 
 # ------------------------------------------------------------------------------------------------------- scoring

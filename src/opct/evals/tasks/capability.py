@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from opct.evals.graders.short_answer import Verdict
 from opct.evals.samples import CAPABILITY
 from opct.evals.tasks.common import EvalSample, as_score, clustered, make_task, stopped_early
 from opct.evals.tasks.lm_eval_task import ASKED_SPLIT, IS_CORRECT, IS_EXTRACTED, lm_eval_task, load_tasks
+from opct.runs.io import file_sha256
 
 DATA_FOLDER = "OPCT_CAPABILITY_DATA"
 LM_EVAL = "lm-eval:"
@@ -56,9 +57,9 @@ class Benchmark:
     """
 
     task: str
-    path: str
-    metric: str
-    files: Mapping[str, tuple[str, ...]]
+    path: str | None = None
+    metric: str | None = None
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     revision: str | None = None
     convert: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
 
@@ -162,12 +163,12 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
         return _math500(n, max_tokens or MATH_TOKENS, config)
     if name == "ifeval":
         _check_ifeval()
-    known = LM_EVAL_BENCHMARKS.get(name) or Benchmark(name.removeprefix(LM_EVAL), "", "", {})
+    known = LM_EVAL_BENCHMARKS.get(name) or Benchmark(name.removeprefix(LM_EVAL))
     splits, origin = _local_rows(name, known, config.data.get(name))
     revision = known.revision if splits is None else None
-    tasks = load_tasks(known.task, path=known.path or None, splits=splits, revision=revision, shots=config.shots)
+    tasks = load_tasks(known.task, path=known.path, splits=splits, revision=revision, shots=config.shots)
     data = origin or f"{tasks[0].config.dataset_path}@{revision or 'main'}"
-    return lm_eval_task(name, tasks, config, n=n, metric=known.metric or None, data=data, max_tokens=max_tokens)
+    return lm_eval_task(name, tasks, config, n=n, metric=known.metric, data=data, max_tokens=max_tokens)
 
 
 # ------------------------------------------------------------------------------------------------------- local data
@@ -177,25 +178,24 @@ def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str
     """A benchmark's rows by split, and the name of their source; None if there is no local file."""
     # the first is the split that is asked: order in `files` matters
     split = next(iter(known.files), ASKED_SPLIT)
-    place = Path(data) if data is not None else _data_folder() if known.files else None
-    if place is None:
-        return None, ""
-    file = _first_file(place, known.files.get(split, ())) if place.is_dir() else place
-    if file is None and data is None:
-        return None, ""
+    file = place = Path(data) if data is not None else _data_folder() if known.files else None
+    if place is not None and place.is_dir():
+        asked = known.files.get(split, ())
+        file = _first_file(place, asked)
+        if file is None and data is not None:
+            raise DataError(f"{data} has no data of {name}: it needs {' or '.join(asked) or 'a file, not a folder'}.")
     if file is None:
-        named = " or ".join(known.files.get(split, ())) or "a file, not a folder"
-        raise DataError(f"{data} has no data of {name}: it needs {named}.")
+        return None, ""
     rows = _rows(file, name, known)
     parts = {row.get("split") for row in rows}
-    # only where the column names the asked split: another column "split" says something else
-    by_split = {part: [row for row in rows if row.get("split") == part] for part in parts} if split in parts else {}
-    by_split = by_split or {split: rows}
+    by_split = {split: rows}
+    if split in parts:  # else another column "split" says something else
+        by_split = {part: [row for row in rows if row.get("split") == part] for part in parts}
     for other, names in known.files.items():
         more = _first_file(file.parent, names)
         if other not in by_split and more is not None:
             by_split[other] = _rows(more, name, known)
-    return by_split, f"{file.name} sha256:{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+    return by_split, f"{file.name} sha256:{file_sha256(file)[:12]}"
 
 
 def _data_folder() -> Path | None:
@@ -240,7 +240,7 @@ def _check_ifeval() -> None:
 def _math500(n: int | None, max_tokens: int, config: EvalConfig) -> Task:
     if importlib.util.find_spec("latex2sympy2_extended") is None:
         raise EvaluationError("Grading mathematics needs latex2sympy2-extended: pip install 'opct[capability]'.")
-    known = Benchmark(MATH500, "", "", {"test": ("math500_test.jsonl", "math500.jsonl")})
+    known = Benchmark(MATH500, files={"test": ("math500_test.jsonl", "math500.jsonl")})
     splits, origin = _local_rows(MATH500, known, config.data.get(MATH500))
     if splits is None:
         origin = "HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"

@@ -34,7 +34,7 @@ from opct.errors import DataError, OpctError
 from opct.evals.config import EvalConfig
 from opct.evals.endpoint import REJECTED, error_of, failure_of, is_local, known_secrets
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.samples import BENIGN
+from opct.evals.samples import BENIGN, INSIDE_REASONING
 
 NAN = float("nan")
 LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
@@ -44,15 +44,11 @@ WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 @dataclass(frozen=True)
 class EvalSample:
-    """One sample: its prompt, grader inputs, and place in the suite.
+    """One sample: its prompt, grader inputs, and place in the suite; see also `opct.evals.samples.GradedSample`.
 
     Attributes:
         task: the task's name; `id` is `<task>/<cluster>/<family>`, and `/<part>` where there is one.
-        family_split, side: see `opct.evals.samples.GradedSample`.
-        cluster: the question or request it is about; samples of one cluster are not independent.
-        prompt: the model's prompt; a turn with content None is sampled from the model first.
-        teacher_prompt: the same without the bias.
-        grading: the answer, aliases, suggested ... as the task's grader needs them.
+        prompt: a turn with content None is sampled from the model first.
         part: distinguishes several samples of one cluster and family.
     """
 
@@ -152,11 +148,19 @@ def answer_turns() -> Solver:
     return solve
 
 
-def begins_answer(prompt: Prompt) -> bool:
-    """Whether the reply of the active model begins with its answer, so that the likelihood of an answer says something;
-    of a model that thinks first it does not."""
-    policy = getattr(get_model().api, "policy", None)
-    return policy is None or policy.renderer.begins_answer(prompt)
+async def option_logprobs(prompt: Prompt, options: Sequence[str]) -> list[float] | str:
+    """The log-probability of each option as the reply of the active model; or why there is none."""
+    api: Any = get_model().api
+    if getattr(api, "option_logprobs", None) is None:
+        return "no_likelihoods"
+    longest = max(len(option.encode()) for option in options)  # a token is at least a byte
+    if len(api.policy.renderer.render(prompt)) + longest > api.policy.context_length:
+        return "context"
+    # of a model that thinks first the likelihood of an answer says nothing
+    if not api.policy.renderer.begins_answer(prompt):
+        return INSIDE_REASONING
+    logprobs: list[float] = await api.option_logprobs(prompt, list(options))
+    return logprobs if all(map(math.isfinite, logprobs)) else "not_finite"
 
 
 def without_reasoning(state: TaskState) -> TaskState:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 
 from inspect_ai import Task
@@ -19,7 +20,7 @@ from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.builders.jailbreak import artifact_behaviors
 from opct.data.duplicates import STEM, normalize, stems
 from opct.data.pairs import Message, Prompt
-from opct.data.perturb.families import alternating
+from opct.data.perturb.families import alternating, rotation
 from opct.data.perturb.in_the_wild import WildTemplate, load_artifacts, load_templates
 from opct.data.perturb.jailbreak import (
     ARTIFACT,
@@ -93,16 +94,15 @@ def jailbreak_items(
     # a finished prompt is of one behavior alone and cannot wrap another
     names = alternating([name for name in chosen if name != ARTIFACT], FAMILIES)
     count = min(config.families_each(JAILBREAK_FAMILIES) or len(names), len(names))
+    turns = rotation(names, count, "families_per_question") if names else repeat([])
     selected = first_items(behaviors, config.n_questions, config.seed)
     items: list[EvalSample] = []
-    for i, behavior in enumerate(selected):
-        # goes on where the last behavior ended, so that every family is asked equally often
-        turns = [names[(i * count + j) % len(names)] for j in range(count)]
+    for behavior, families in zip(selected, turns, strict=False):
         for request, side in ((behavior.behavior, ""), (behavior.benign, BENIGN)):
             if request is None:
                 continue
             items.append(_item(behavior, request, side, BARE, bare_prompt(request)))
-            for family in turns:
+            for family in families:
                 # behavior.id also for the counterpart: both get the same wrapper, so only the request differs
                 prompt = wrapped_prompt(request, family, behavior.id, config.seed, templates=templates)
                 items.append(_item(behavior, request, side, family, prompt))

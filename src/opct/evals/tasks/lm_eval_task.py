@@ -12,7 +12,6 @@ import contextlib
 import importlib.util
 import json
 import logging
-import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,14 +32,14 @@ from opct.data.tables import hub_or_cache
 from opct.errors import DataError, EvaluationError, LibraryErrors, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.samples import CAPABILITY, INSIDE_REASONING, INSPECT
+from opct.evals.samples import CAPABILITY, INSPECT
 from opct.evals.tasks.common import (
     EvalSample,
     as_chat,
     as_score,
-    begins_answer,
     clustered,
     make_task,
+    option_logprobs,
     stopped_early,
     without_reasoning,
 )
@@ -334,21 +333,13 @@ def _answer(questions: Mapping[str, Question]) -> Solver:
 
 async def _likelihoods(question: Question) -> list[tuple[float, bool]] | str:
     """Each continuation's log-probability and whether it is the likeliest reply of all; or why there are none."""
-    api: Any = get_model().api
-    if getattr(api, "option_logprobs", None) is None:
-        return "no_likelihoods"
     contexts = list(dict.fromkeys(request.args[0] for request in question.requests))
     likelihoods: dict[tuple[str, str], tuple[float, bool]] = {}
     for context in contexts:
         prompt, options = _prompt(context), [r.args[1] for r in question.requests if r.args[0] == context]
-        longest = max(len(option.encode()) for option in options)  # a token is at least a byte
-        if len(api.policy.renderer.render(prompt)) + longest > api.policy.context_length:
-            return "context"
-        if not begins_answer(prompt):
-            return INSIDE_REASONING
-        logprobs = await api.option_logprobs(prompt, options)
-        if not all(map(math.isfinite, logprobs)):
-            return "not_finite"
+        logprobs = await option_logprobs(prompt, options)
+        if isinstance(logprobs, str):
+            return logprobs
         asks_likeliest = question.task.OUTPUT_TYPE == "loglikelihood"
         for option, logprob in zip(options, logprobs, strict=True):
             likelihoods[context, option] = (logprob, asks_likeliest and await _is_likeliest(prompt, option))
@@ -376,11 +367,9 @@ def _scorer(questions: Mapping[str, Question], metric: str | None) -> Scorer:
         async def score(state: TaskState, target: Target) -> Score:
             question, reply = questions[str(state.sample_id)], state.output.completion
             stopped = stopped_early(state)
-            if stopped:
-                return as_score(stopped, {}, keys=keys, answer=reply)
-            values = scores_of(question, state.store.get("likelihoods") or [reply], metric)
+            values = None if stopped else scores_of(question, state.store.get("likelihoods") or [reply], metric)
             if values is None:
-                return as_score(Verdict("unscored:grader_error"), {}, keys=keys, answer=reply)
+                return as_score(stopped or Verdict("unscored:grader_error"), {}, keys=keys, answer=reply)
             main = values.get(IS_CORRECT, next(iter(values.values()), 0.0))
             verdict = "correct" if main >= 0.5 else "other"
             return as_score(Verdict(verdict, verdict), values, keys=[*keys, *(set(values) - set(keys))], answer=reply)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task
-from inspect_ai.model import get_model
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
@@ -45,14 +44,14 @@ from opct.evals.gradable import refuse_questions
 from opct.evals.graders.self_grading import faults_of_meta, untold_options
 from opct.evals.graders.short_answer import Verdict, choice_verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
-from opct.evals.samples import CLEAN, INSIDE_REASONING, USER_IS_RIGHT
+from opct.evals.samples import CLEAN, USER_IS_RIGHT
 from opct.evals.tasks.common import (
     EvalSample,
     as_score,
-    begins_answer,
     clustered,
     filled_prompt,
     make_task,
+    option_logprobs,
     stopped_early,
     verdict_values,
 )
@@ -297,17 +296,11 @@ def choice_scorer() -> Scorer:
 
 async def _likeliest(state: TaskState, grading: dict[str, Any]) -> tuple[Verdict, dict[str, float]]:
     """The verdict on the likeliest letter, and each letter's share: softmax of the log-probs of the bare letters."""
-    option_logprobs = getattr(get_model().api, "option_logprobs", None)
-    if option_logprobs is None:
-        return Verdict("unscored:no_likelihoods"), {}
     letters = LETTERS[: len(grading["options"])]
     # the prompt as it was asked, with the turns that the model answered itself, and without its reply
-    prompt = filled_prompt(state.messages)
-    if not begins_answer(prompt):
-        return Verdict(f"unscored:{INSIDE_REASONING}"), {}
-    logprobs = await option_logprobs(prompt, list(letters))
-    if not all(map(math.isfinite, logprobs)):
-        return Verdict("unscored:not_finite"), {}
+    logprobs = await option_logprobs(filled_prompt(state.messages), letters)
+    if isinstance(logprobs, str):
+        return Verdict(f"unscored:{logprobs}"), {}
     top = max(logprobs)
     # minus the largest: exp of long log-probs would underflow to 0 for all letters, and the sum with it
     weights = [math.exp(value - top) for value in logprobs]
