@@ -13,20 +13,10 @@ from typing import Any
 
 from inspect_ai import Task
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.model import (
-    ChatMessage,
-    ChatMessageAssistant,
-    ChatMessageSystem,
-    ChatMessageTool,
-    ChatMessageUser,
-    ContentReasoning,
-    ContentText,
-    GenerateConfig,
-    ModelOutput,
-    get_model,
-)
+from inspect_ai.model import ChatMessage, ContentReasoning, ContentText, GenerateConfig, ModelOutput, get_model
 from inspect_ai.scorer import Score, mean, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
+from pydantic import TypeAdapter
 
 from opct.data.pairs import Message, Prompt
 from opct.data.reasoning import split_text
@@ -40,6 +30,7 @@ NAN = float("nan")
 LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's letters for correct, partially correct, incorrect and no answer, as Inspect's `accuracy` counts them."""
 WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+_MESSAGES = TypeAdapter(list[ChatMessage])
 
 
 @dataclass(frozen=True)
@@ -85,15 +76,10 @@ def as_sample(item: EvalSample) -> Sample:
 
 def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
     """A prompt as Inspect's messages. Raises DataError for a role that Inspect lacks, and would lose."""
-    kinds = {
-        "system": ChatMessageSystem,
-        "user": ChatMessageUser,
-        "assistant": ChatMessageAssistant,
-        "tool": ChatMessageTool,
-    }
-    if odd := sorted({str(m["role"]) for m in prompt} - kinds.keys()):
-        raise DataError(f"Inspect has no messages of the role {odd[0]}: write them as one of {', '.join(kinds)}.")
-    return [kinds[str(m["role"])](content=m["content"] or "") for m in prompt]
+    roles = ("system", "user", "assistant", "tool")
+    if odd := sorted({str(m["role"]) for m in prompt}.difference(roles)):
+        raise DataError(f"Inspect has no messages of the role {odd[0]}: write them as one of {', '.join(roles)}.")
+    return _MESSAGES.validate_python([{"role": m["role"], "content": m["content"] or ""} for m in prompt])
 
 
 MOST_REJECTED = 8
