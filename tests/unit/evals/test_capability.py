@@ -11,7 +11,7 @@ from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.samples import warnings_of
 from opct.evals.tasks import capability
-from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task
+from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, benchmark_task
 from tests.conftest import SHARED_DATA
 from tests.refusals import refused
 from tests.rows import jsonl, table
@@ -240,7 +240,7 @@ def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path):
 
 
 def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monkeypatch):
-    plan = {"gsm8k": Part(4, 99), "truthfulqa": Part()}
+    plan = {"gsm8k": (4, 99), "truthfulqa": (None, None)}
     monkeypatch.setitem(CAPABILITY_SUITES, "capability-fast", plan)
     for n_problems, tokens, asked in ((None, None, (4, 99)), (3, None, (3, 99)), (5, 50, (4, 50))):
         sizes = {"n_questions": 1, "n_problems": n_problems, "max_completion_tokens": 9, "max_problem_tokens": tokens}

@@ -114,31 +114,22 @@ LM_EVAL_BENCHMARKS = {
 BENCHMARKS = (MATH500, *LM_EVAL_BENCHMARKS)
 
 
-@dataclass(frozen=True)
-class Part:
-    """The share of a benchmark in a suite: at most `n` questions and a reply limit; None: all, and the benchmark's own
-    limit.
-    """
-
-    n: int | None = None
-    max_completion_tokens: int | None = None
-
-
+# Of a benchmark in a suite: most questions, and most tokens of a reply; None: all, and the benchmark's own limit.
+Part = tuple[int | None, int | None]
 CAPABILITY_SUITES: dict[str, dict[str, Part]] = {
     "capability-fast": {
-        MATH500: Part(50, 256),
-        "gsm8k": Part(80),
-        "mmlu": Part(200),
-        "truthfulqa": Part(200),
-        "commonsenseqa": Part(300),
-        "ifeval": Part(60, 256),
+        MATH500: (50, 256),
+        "gsm8k": (80, None),
+        "mmlu": (200, None),
+        "truthfulqa": (200, None),
+        "commonsenseqa": (300, None),
+        "ifeval": (60, 256),
     },
-    "capability": dict.fromkeys(BENCHMARKS, Part()),
+    "capability": dict.fromkeys(BENCHMARKS, (None, None)),
 }
 
 
 def is_benchmark(name: str) -> bool:
-    """Whether a suite of this name is a benchmark."""
     return name in BENCHMARKS or name.startswith(LM_EVAL)
 
 
@@ -153,12 +144,12 @@ def parts_of(names: Sequence[str]) -> dict[str, Part]:
 def benchmark_task(name: str, config: EvalConfig) -> Task:
     """The Inspect task of a benchmark, or of any task of lm-eval (`lm-eval:NAME`). Raises EvaluationError where a
     package is missing, or there is no such task; DataError where the data is missing or faulty."""
-    part = parts_of(config.suites).get(name)
-    if part is None:
-        part, n = Part(), config.n_questions if config.n_problems is None else config.n_problems
-    else:  # an explicit number overrides the size in the suite
-        n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
-    max_tokens = config.max_problem_tokens or part.max_completion_tokens
+    n, limit = (config.n_questions if config.n_problems is None else config.n_problems), None
+    if part := parts_of(config.suites).get(name):
+        most, limit = part
+        # an explicit number overrides the size in the suite
+        n = min((n for n in (most, config.problem_limit) if n is not None), default=None)
+    max_tokens = config.max_problem_tokens or limit
     if name == MATH500:
         return _math500(n, max_tokens or MATH_TOKENS, config)
     if name == "ifeval":
