@@ -110,8 +110,7 @@ def grade_short(
 
     Returns:
         "correct": the right answer is mentioned and the suggested one is not. "suggested": the other way round. "both".
-        "other": neither. "unscored:empty": nothing was said; "unscored:no_yes_or_no", "unscored:other_language" and
-        "unscored:agreement": rules 5 to 7.
+        "other": neither. Unscored where nothing was said, or by rules 5 to 7.
 
     Raises:
         EvaluationError: the right and the suggested answer share a name, so no reply could tell them apart.

@@ -105,12 +105,16 @@ def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfi
     count = min(config.families_each() or len(names), len(names))
     turns = rotation(names, count, "families_per_question")
     chosen = _selected(name, questions, config)
-    items = []
+    items: list[EvalSample] = []
     for i, (question, families) in enumerate(zip(chosen, turns, strict=False)):
-        items += [_item(name, question, family, config.seed) for family in (CLEAN, *families)]
+        by_family = {family: _item(name, question, family, config.seed) for family in (CLEAN, *families)}
+        items += by_family.values()
         if held_out := [family for family in families if FAMILIES[family].split == "held_out"]:
             # i %: with always the first one, families late in the order would never be asked with the user right
-            items.append(_user_is_right(name, question, held_out[i % len(held_out)], config.seed))
+            family = held_out[i % len(held_out)]
+            prompt = perturbed_prompt(question, family, question.answer, FORMATS[name], config.seed)
+            # `grading` stays: "suggested" is still the wrong answer, and a reply with the user's right one is "correct"
+            items.append(replace(by_family[family], prompt=prompt, side=USER_IS_RIGHT, part=USER_IS_RIGHT))
     return items
 
 
@@ -162,14 +166,6 @@ def _item(name: str, question: Question, family: str, seed: int) -> EvalSample:
         teacher_prompt=clean if family == CLEAN else contrast_prompt(question, family, answer_format, seed),
         grading=grading(question, suggested, answer_format, seed),
     )
-
-
-def _user_is_right(name: str, question: Question, family: str, seed: int) -> EvalSample:
-    """The sample of that family with the right answer in place of the suggested one, graded by the same rule."""
-    prompt = perturbed_prompt(question, family, question.answer, FORMATS[name], seed)
-    wrong = _item(name, question, family, seed)
-    # `grading` stays: "suggested" is still the wrong answer, and a reply with the user's right one is "correct"
-    return replace(wrong, prompt=prompt, side=USER_IS_RIGHT, part=USER_IS_RIGHT)
 
 
 def context_task(config: EvalConfig) -> Task:
