@@ -1,6 +1,5 @@
 """The suite `consistency`: pairs of any kind, both sides asked, no grader."""
 
-import re
 from collections import Counter
 from dataclasses import replace
 
@@ -78,7 +77,8 @@ def test_pairs_that_were_trained_on_are_told(tmp_path):
 
 
 def test_texts_that_are_kept_back_elsewhere_are_kept_back_here(tmp_path):
-    """Prompts of attackers, which their owner alone can read, and those of a set for evaluation alone."""
+    """Prompts of attackers, which their owner alone can read, and those of a set for evaluation alone. The page draws
+    what is measured, in nats."""
     kept = [
         replace(pair("a", "attack one?", "one?"), family=ARTIFACT),
         pair("b", "hidden two?", "two?", is_evaluation_only=True),
@@ -90,22 +90,9 @@ def test_texts_that_are_kept_back_elsewhere_are_kept_back_here(tmp_path):
     page = report([out], tmp_path / "r.html").read_text(encoding="utf-8")
     texts = ("attack one?", "hidden two?", "two?", "shown three?")
     assert [text in page for text in texts] == [False, False, False, True]
+    assert 'class="value">0.500 nats' in page
 
 
 def test_a_file_of_pairs_is_needed():
     with refused(EvaluationError, "--data consistency=FILE"):
         make_tasks(EvalConfig(suites=["consistency"]))
-
-
-def test_a_page_draws_nats_as_nats_and_shows_a_reply_that_became_the_clean_one(tmp_path):
-    """Two runs: the base answers every angry prompt otherwise, the trained one as without anger."""
-    config = config_of(tmp_path, [pair(f"{i}", f"NOW: item {i}?", f"item {i}?") for i in range(12)])
-    for name, angry, kl in (("base", "go away", 2.0), ("opct", "with pleasure", 0.25)):
-        policy = FakePolicy(lambda prompt, seed, angry=angry: angry if "NOW" in str(prompt) else "with pleasure")
-        policy.token_kl = lambda prompts, _, replies, kl=kl: [[kl * (1 + i / 100)] * 2 for i, _ in enumerate(replies)]
-        evaluate_suites(policy, config, out_dir=tmp_path / name, **({} if name == "base" else {"method": name}))
-    page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "page.html").read_text(encoding="utf-8")
-    said = re.sub(r"<[^>]*>", "", page)
-    assert re.search(r"OPCT is 0\.\d+ .* from what the base says when asked plainly, the base 2\.\d+", said)
-    assert re.search(r'class="value">2\.\d+ nats  \(2\.\d+', page)
-    assert page.index("with pleasure") < page.index("Examples, side by side")

@@ -6,7 +6,7 @@ import pytest
 from opct.data.behaviors import Behavior
 from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak import ENCODERS, bare_prompt, wrapped_prompt
-from opct.errors import DataError, EvaluationError
+from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
 from opct.evals.run import make_tasks, missing_counterparts
@@ -66,11 +66,6 @@ def test_templates_and_attacks_of_others():
     assert attack.prompt == ({"role": "user", "content": "Polished words"},)
     alone = items(families="artifact", attacks=attacks)
     assert Counter((item.side, item.family) for item in alone) == without_templates
-    for families, lacking in (("train", "in_the_wild"), ("in_the_wild", "artifact")):
-        with refused(DataError, lacking, families):
-            items(families=families, **files)
-    with refused(DataError, "in_the_wild"):
-        items(families=["in_the_wild"])
 
 
 def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
