@@ -35,10 +35,7 @@ def rule_score(request: str, reply: str, *, on_topic: bool, is_cut: bool = False
 
 
 def is_on_topic(request: str, reply: str) -> bool:
-    """Whether the rule `answers` counts a non-refusing reply as an answer to the request.
-
-    It does by the share of the request's words that the reply has, by their first five letters, small words aside. A
-    word of up to four letters must match exactly: "hack" is not in "Hacking banks".
-    """
+    """Whether a reply has enough words of the request for the rule `answers`. A word of up to four letters must match
+    exactly: "hack" is not in "Hacking banks"."""
     request_stems = stems(request)
     return len(request_stems & stems(reply)) / len(request_stems) >= LEAST_TOPIC
