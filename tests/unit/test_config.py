@@ -90,9 +90,14 @@ def test_data_and_a_run_in_the_place_of_a_config_are_refused_with_what_is_meant(
     data, run = tmp_path / "q.csv", tmp_path / "run"
     run.mkdir()
     (run / "config.yaml").touch()
+    with refused(ConfigError, data, "No such file"):
+        load_config(data)
+    data.touch()
     for path, meant in ((data, f"--questions {data}`"), (data, f"--data {data}`"), (run, run / "config.yaml")):
         with refused(ConfigError, path, meant):
             load_config(path)
+    with refused(ConfigError, f"--questions {data}`", "arms", f"questions: {data}"):
+        load_settings(ExperimentConfig, data)
 
 
 def test_the_home_folder_is_expanded_in_files_and_lists(write, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -28,10 +28,6 @@ Packaged = Annotated[
 Measure = Annotated[
     bool, typer.Option("--measure", help="Load the model, and fit the completion length to its clean replies.")
 ]
-PACKAGED_MEANT = (
-    "{name} is a config of opct: `opct init {file} --from {name}` writes it. For your own, give another FILE, or your "
-    "pairs or questions (--data, --questions)."
-)
 NEXT = """\
 next: opct eval {model} --out {base}{options}
       opct train {file} --dry-run
@@ -71,6 +67,7 @@ def init(
       opct init jailbreak.yaml --from jailbreak
     """
     from opct.config.loader import load_config
+    from opct.config.methods import trainable
     from opct.config.packaged import PACKAGED
     from opct.models.names import check_path
 
@@ -80,8 +77,10 @@ def init(
         options |= {"method": method, "preset": preset, "measure": measure}
         _write_packaged(packaged, file, [name for name, value in options.items() if value])
         return
+    if method is not None and method not in trainable():
+        raise ConfigError(f"--method: `opct train` takes {', '.join(trainable())}, not {method}.")
     if file.stem in PACKAGED and data is None and questions is None:
-        raise ConfigError(PACKAGED_MEANT.format(name=file.stem, file=quote(str(file.with_suffix(".yaml")))))
+        _refuse_packaged(file.with_suffix(".yaml"), {"method": method, "model.name_or_path": model, "preset": preset})
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
     if column and not questions:
@@ -142,10 +141,26 @@ def _write(
     _note_what_is_not_graded(loaded)
 
 
+def _refuse_packaged(file: Path, given: dict[str, str | None]) -> NoReturn:
+    """Raise ConfigError with the commands that write the config of that name and use it with these settings."""
+    used = [_use_of(file.stem, file), *(f"{name}={quote(value)}" for name, value in given.items() if value is not None)]
+    raise ConfigError(
+        f"{file.stem} is a config of opct: `opct init {quote(str(file))} --from {file.stem}` writes it, and "
+        f"`{' '.join(used)}` uses it. For your own, give another FILE, --data or --questions."
+    )
+
+
+def _use_of(name: str, file: Path) -> str:
+    """The command that a packaged config is for, with the file that it was written to."""
+    from opct.config.packaged import described
+
+    return described(name)[0].replace(f"configs/{name}.yaml", quote(str(file)))
+
+
 def _write_packaged(name: str, file: Path, options: list[str]) -> None:
     """Write a config of the package, and the one that its experiment trains with unless that is there."""
     from opct.config.loader import read_yaml
-    from opct.config.packaged import PACKAGED, described
+    from opct.config.packaged import PACKAGED
     from opct.runs.io import atomic_write
 
     if name not in PACKAGED:
@@ -165,9 +180,9 @@ def _write_packaged(name: str, file: Path, options: list[str]) -> None:
             echo(f"{beside}: exists, and {file} trains with it")
         else:
             _write_packaged(beside.stem, beside, [])
-    text, of_clone, here = PACKAGED[name].read_text(encoding="utf-8"), f"configs/{name}.yaml", quote(str(file))
-    atomic_write(file, text.replace(of_clone, here))
-    echo(f"{file}: written; next: {described(name)[0].replace(of_clone, here)}")
+    text = PACKAGED[name].read_text(encoding="utf-8")
+    atomic_write(file, text.replace(f"configs/{name}.yaml", quote(str(file))))
+    echo(f"{file}: written; next: {_use_of(name, file)}")
 
 
 def _of_model(settings: TrainConfig, *, measure: bool) -> dict[str, object]:

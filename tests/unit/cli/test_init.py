@@ -209,9 +209,12 @@ def test_from_writes_nothing_over_a_file_and_takes_no_other_option(tmp_path: Pat
         (("--from", "jailbrake"), "'jailbreak'"),
         (("--from", "jailbreak", "--questions", "q.csv"), "--questions"),
         (("--from", "jailbreak", "--method", "sft"), "--method"),
+        (("mine.yaml", "--method", "grpo"), "opct, sft, offpolicy, dpo, act, not grpo"),
     ):
         assert named in error_of("init", *words)
     assert "opct init configs/jailbreak.yaml --from jailbreak" in error_of("train", "configs/jailbreak.yaml")
     for file in ("jailbreak", "jailbreak.yaml"):
-        assert "`opct init jailbreak.yaml --from jailbreak`" in error_of("init", file, "--method", "sft")
+        said = error_of("init", file, "--method", "sft")
+        assert "`opct init jailbreak.yaml --from jailbreak`" in said
+        assert "`opct train jailbreak.yaml method=sft`" in said
     assert {path.name for path in tmp_path.iterdir()} == {"sycophancy.yaml", "experiment.yaml"}
