@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import family_peak_gb, is_worker, run_cell, serve
+from benchmarks.cells import CellFailed, family_peak_gb, is_worker, run_cell, serve
 from benchmarks.tables import markdown, ratios, spread
 from benchmarks.workloads import add_options, products_dtype
 
@@ -223,19 +223,18 @@ def main() -> None:
                 if engine == "vllm":
                     path = args.out / f"prompts-{rows}.json"
                     given = run_cell(path, {"model": args.model, "rows": rows}, "benchmarks.sampler", **process)
-                    if given is None:
-                        raise SystemExit("the prompts for vLLM could not be made")
                     own, python = {key: given[key] for key in ("folder", "prompts")}, vllm_python
                 path = args.out / case / f"{engine}-{rep}.json"
                 # vLLM divides the cores among its processes by itself: told to use them all, they spin on each other
                 threads = None if engine == "vllm" else args.threads
                 how = process | {"python": python, "threads": threads}
-                result = run_cell(path, cell | own, "benchmarks.sampler", **how)
-                failed += result is None
-                if result is not None:
-                    print(
-                        f"  {case} {engine} {rep}: {rate(result):.0f} tokens/s, {result['peak_gb']:.1f} GB", flush=True
-                    )
+                try:
+                    result = run_cell(path, cell | own, "benchmarks.sampler", **how)
+                except CellFailed as error:
+                    failed += 1
+                    print(f"  {error}", flush=True)
+                    continue
+                print(f"  {case} {engine} {rep}: {rate(result):.0f} tokens/s, {result['peak_gb']:.1f} GB", flush=True)
     print(table(args.out))
     if failed:
         raise SystemExit(f"{failed} cells failed: start again to measure these")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.breakdown import best_rate
-from benchmarks.cells import is_worker, run_cell, serve
+from benchmarks.cells import CellFailed, is_worker, run_cell, serve
 from benchmarks.operations import operations, sizes_of
 from benchmarks.phases import PHASES
 from benchmarks.tables import markdown, ratios, spread
@@ -106,10 +106,7 @@ def check(args: argparse.Namespace, workload: Workload, training: str, systems: 
         cell = cell_of(part, training, shown, **settings, do="check")
         if text != "opct":
             cell["completions"] = found["opct"]["completions"]
-        result = run_cell(file_of(args.out, cell, shown, "-loss"), cell, "benchmarks.step", **args.process)
-        if result is None:
-            raise SystemExit(f"{shown} did not compute a loss, so nothing is timed")
-        found[shown] = result
+        found[shown] = run_cell(file_of(args.out, cell, shown, "-loss"), cell, "benchmarks.step", **args.process)
     for shown, result in found.items():
         off = {key: abs(result[key] / found["opct"][key] - 1) for key in ("loss", "grad_norm")}
         said = ", ".join(f"{key} {result[key]:.6f} ({share:.1e} off)" for key, share in off.items())
@@ -125,12 +122,15 @@ def measure(args: argparse.Namespace, workload: Workload, training: str, systems
     for rep in range(args.repeats):
         for text in systems:
             cell = cell_of(workload, training, text, **settings, do="time", rep=rep)
-            result = run_cell(file_of(args.out, cell, text, f"-{rep}"), cell, "benchmarks.step", **args.process)
-            failed += result is None
-            if result is not None:
-                seconds = spread([step["step"] for step in result["steps"][1:]])
-                said = f"{seconds.text()} s, {result['peak_gb']:.1f} GB"
-                print(f"  {workload.name} {training} {text} {rep}: {said}", flush=True)
+            try:
+                result = run_cell(file_of(args.out, cell, text, f"-{rep}"), cell, "benchmarks.step", **args.process)
+            except CellFailed as error:
+                failed += 1
+                print(f"  {error}", flush=True)
+                continue
+            seconds = spread([step["step"] for step in result["steps"][1:]])
+            said = f"{seconds.text()} s, {result['peak_gb']:.1f} GB"
+            print(f"  {workload.name} {training} {text} {rep}: {said}", flush=True)
     return failed
 
 
