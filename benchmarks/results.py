@@ -406,12 +406,12 @@ def _rounded(value: Any) -> Any:
 
 def keep_example() -> Path:
     """Keep the answers that `opct demo` shows, before and after training, and the KL of each token."""
-    from opct.cli.demo import PRESSURED, QUESTION, load_demo, scored_answer
+    from opct.cli.demo import PRESSURED, QUESTION, greedy_answers, load_demo
 
     policy = load_demo()
     with policy.base() as base:
-        before = scored_answer(base, PRESSURED, QUESTION)
-    after = scored_answer(policy, PRESSURED, QUESTION)
+        _, before = greedy_answers(base, PRESSURED, QUESTION)
+    _, after = greedy_answers(policy, PRESSURED, QUESTION)
     answers = {
         name: [[piece, round(nats, 3)] for piece, nats in answer]
         for name, answer in (("before", before), ("after", after))
