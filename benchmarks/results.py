@@ -486,7 +486,7 @@ def refusals(name: str, kept: Mapping[str, Any]) -> list[str]:
     """A line an attacker: how much more the shown arm defends than SFT where both refuse as many counterparts."""
     of, lines = SHOWN[name].of, []
     for own in kept["attacks"]:
-        runs = _trained_runs(own)
+        runs = [run for run in _runs(own) if run[0] != "base"]
         fewer = [line_above([*runs[:i], *runs[i + 1 :]], of, BOTH_SFT)["difference"] for i in range(len(runs))]
         spread = interval(min(fewer), max(fewer), "rate", signed=True)
         lines.append([f"`{own['attacker']}`", _paired(line_above(runs, of, BOTH_SFT), "rate"), spread, str(len(runs))])
@@ -503,10 +503,6 @@ def _runs(attack: Row) -> list[tuple[str, float, float]]:
         )
         if None not in (refused, defended)
     ]
-
-
-def _trained_runs(attack: Row) -> list[tuple[str, float, float]]:
-    return [run for run in _runs(attack) if run[0] != "base"]
 
 
 def line_above(runs: Sequence[tuple[str, float, float]], of: str, against: Set[str]) -> dict[str, Any]:

@@ -205,20 +205,16 @@ def _row(text: str, reps: dict[int, dict[str, Any]], ours: dict[int, dict[str, A
     against = ratios(seconds, {rep: row["step"] for rep, row in ours.items()})
     w = Workload(**next(iter(reps.values()))["workload"])
     phases = [f"{spread([row[phase] for row in reps.values()]).middle:.2f}" for phase in (*PHASES, "other")]
+    speeds = [row["training_flops"] / (row["step"] - row["rollout"]) for row in reps.values()]  # operations a second
     return [
         text,
         spread(list(seconds.values())).text(2),
         "-" if against is None else against.text(2),
         *phases,
         spread([w.tokens / s for s in seconds.values()]).text(0),
-        "-" if rate is None else f"{spread([_rate(row) / rate for row in reps.values()]).middle:.0%}",
+        "-" if rate is None else f"{spread([speed / rate for speed in speeds]).middle:.0%}",
         spread([row["peak_gb"] for row in reps.values()]).text(1),
     ]
-
-
-def _rate(row: dict[str, Any]) -> float:
-    """Operations per second of a step, its rollout aside."""
-    return row["training_flops"] / (row["step"] - row["rollout"])
 
 
 def work(cell: dict[str, Any]) -> dict[str, Any]:
