@@ -201,7 +201,7 @@ def test_from_writes_nothing_over_a_file_and_takes_no_other_option(tmp_path: Pat
     for words, named in (
         (("--from", "jailbrake"), "'jailbreak'"),
         (("--from", "jailbreak", "--questions", "q.csv"), "--questions"),
-        (("--from", "jailbreak", "--method", "sft"), "--method"),
+        (("--from", "jailbreak", "--method", "sft"), "`opct train jailbreak.yaml method=sft`"),
         (("mine.yaml", "--method", "grpo"), "opct, sft, offpolicy, dpo, act, not grpo"),
     ):
         assert named in error_of("init", *words)
