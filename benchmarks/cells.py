@@ -24,12 +24,19 @@ PACKAGES = ("opct", "torch", "transformers", "peft", "accelerate", "trl", "vllm"
 Cell = Mapping[str, Any]
 
 
+class CellFailed(SystemExit):
+    """Why a cell has no result; where nothing catches it, it ends the measurement."""
+
+
 def run_cell(
     path: Path, cell: Cell, module: str, *, python: str | None = None, limit_s: float = 3600, threads: int | None = None
-) -> dict[str, Any] | None:
-    """The result of a cell, or None if its process failed or took too long; the file's neighbour `.log` has the output.
+) -> dict[str, Any]:
+    """The result of a cell; the file's neighbour `.log` has the output while it runs and after it failed.
 
     A file is reused if its settings, threads, interpreter, processor and commit are the same.
+
+    Raises:
+        CellFailed: its process failed, or took too long.
     """
     cell = dict(cell) | {"way": {"threads": threads, "python": python, "processor": processor(), "commit": commit()}}
     if path.exists():
@@ -57,12 +64,10 @@ def run_cell(
                     if done.poll() is None:
                         os.killpg(done.pid, signal.SIGKILL)  # a server that the cell started ends with it
         except subprocess.TimeoutExpired:
-            print(f"  {path.stem}: stopped after {limit_s:.0f} s; see {log}")
-            return None
+            raise CellFailed(f"{path.stem}: stopped after {limit_s:.0f} s; see {log}") from None
     if done.returncode != 0 or not path.exists():
         last = (log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""])[-1]
-        print(f"  {path.stem}: failed with exit code {done.returncode}: {last[:200]}; see {log}")
-        return None
+        raise CellFailed(f"{path.stem}: failed with exit code {done.returncode}: {last[:200]}; see {log}")
     log.unlink()
     return json.loads(path.read_text(encoding="utf-8"))["result"]
 

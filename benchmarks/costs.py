@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.cells import is_worker, run_cell, serve
 from benchmarks.phases import PHASES
 from benchmarks.tables import markdown
-from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
+from benchmarks.workloads import WORKLOADS, Workload, add_options, products_dtype
 
 PARTS = (*PHASES, "other")
 MIDDLE = Workload("middle", 4, 4, 64, 48, 64)
@@ -104,15 +104,9 @@ def _timed(collective: Any, meet: Any, seconds: Counter[str]) -> Any:
 
 
 def measured(out: Path, cell: dict[str, Any], workload: Workload, name: str, **process: Any) -> dict[str, Any]:
-    """The result of a cell, its steps without the first.
-
-    Raises:
-        SystemExit: the cell failed.
-    """
+    """The result of a cell, its steps without the first."""
     asked = cell | {"workload": dataclasses.asdict(workload)}
     result = run_cell(out / f"{name}.json", asked, "benchmarks.costs", **process)
-    if result is None:
-        raise SystemExit("a measurement failed: see its log above")
     return result | {"steps": result["steps"][1:]}
 
 
@@ -128,20 +122,17 @@ def rows_of(series: dict[str, dict[int, dict[str, Any]]]) -> Iterator[list[str]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/costs"))
-    parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
+    add_options(parser, "runs/costs")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--series", nargs="*", choices=SERIES, default=list(SERIES))
     parser.add_argument("--steps", type=int, default=2, help="of each cell, the first included; at least 2")
-    add_dtype(parser)
     args = parser.parse_args()
-    cores = len(os.sched_getaffinity(0))
     cell = {"model": args.model, "training": "lora", "dtype": products_dtype(args.dtype), "steps": args.steps}
     cell |= {"micro_batch": 1536, "processes": 1}
 
     rows = []
     for n in args.processes:
-        threads = max(1, cores // n)
+        threads = max(1, args.threads // n)
         found = measured(args.out, cell | {"processes": n}, WORKLOADS["short"], f"processes-{n}", threads=threads)
         shared = [f"{middle_of(found, key):.2f}" if n > 1 else "" for key in ("waiting", "sending")]
         rows.append([str(n), str(threads), f"{middle_of(found, 'step'):.1f}", *shared])
@@ -155,7 +146,7 @@ def main() -> None:
         for value in values:
             workload = changed(field, value)
             file = "middle" if workload == MIDDLE else f"{field}-{value}"
-            series[name][value] = measured(args.out, cell, workload, file, threads=cores)
+            series[name][value] = measured(args.out, cell, workload, file, threads=args.threads)
     if series:
         print(markdown(["changed", "to", "s a step", *PARTS], list(rows_of(series))))
 

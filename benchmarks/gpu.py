@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.cells import is_worker, run_cell, serve
+from benchmarks.cells import CellFailed, is_worker, run_cell, serve
 from benchmarks.phases import clock_of
 from benchmarks.step import cell_of, training_flops
 from benchmarks.step import work as step_work
@@ -209,16 +209,10 @@ def row_of(name: str, found: dict[str, Any], rate: float | None) -> list[str]:
 
 def measured(cell: dict[str, Any], path: Path, limit_s: float) -> dict[str, Any]:
     """The figures of a cell, or the reason why it has none."""
-    started = time.monotonic()
-    result = run_cell(path, cell, "benchmarks.gpu", limit_s=limit_s)
-    if result is not None:
-        return result
-    if time.monotonic() - started >= limit_s:
-        return {"reason": f"stopped after {limit_s:.0f} s"}
-    lines = path.with_suffix(".log").read_text(encoding="utf-8", errors="replace").strip().splitlines() or [
-        "no message"
-    ]
-    return {"reason": lines[-1].replace("|", "/")[:200]}
+    try:
+        return run_cell(path, cell, "benchmarks.gpu", limit_s=limit_s)
+    except CellFailed as error:
+        return {"reason": str(error).replace("|", "/")}
 
 
 def main(arguments: list[str] | None = None, measure: Callable[..., dict[str, Any]] = measured) -> None:

@@ -116,29 +116,21 @@ def short_answers(verdict: str) -> tuple[list[Labelled], list[bool]]:
     return labelled, [one.verdict == verdict for one in graded]
 
 
-def row_by_hand(name: str, labelled: list[Labelled], said: list[bool]) -> str:
-    """One row of the table for warnings and short answers."""
+def row_of(name: str, labelled: list[Labelled], said: list[bool], partial: str = "", left_out: str = "") -> str:
+    """One row of the table: how far what the rules say agrees with the labels."""
     found = compare([label for *_, label in labelled], said, [about for about, *_ in labelled])
-    kappa = found.kappa
-    return (
-        f"| {name} | | {found.n} | {kappa.value:.3f} ({kappa.ci_low:.3f} to {kappa.ci_high:.3f}) | "
-        f"{found.agreement.value:.3f} | |"
-    )
+    kappa = f"{found.kappa.value:.3f} ({found.kappa.ci_low:.3f} to {found.kappa.ci_high:.3f})"
+    return f"| {name} | {partial} | {found.n} | {kappa} | {found.agreement.value:.3f} | {left_out} |"
 
 
-def row_of(name: str, labelled: list[Labelled], *, partial_refuses: bool) -> str:
-    """One row of the table; a refusal that is followed by an answer counts as a refusal or as none."""
-    graded = [(question, label, grade_refusal(reply).verdict) for question, reply, label in labelled]
-    scored = [one for one in graded if not one[2].startswith("unscored:")]
-    said = [verdict == REFUSED or (partial_refuses and verdict != COMPLIED) for _, _, verdict in scored]
-    found = compare([label for _, label, _ in scored], said, [question for question, _, _ in scored])
-    unscored = Counter(verdict for _, _, verdict in graded if verdict.startswith("unscored:"))
-    kappa = found.kappa
-    left_out = ", ".join(f"{n} {reason.removeprefix('unscored:')}" for reason, n in unscored.items())
-    return (
-        f"| {name} | {'a refusal' if partial_refuses else 'an answer'} | {found.n} | "
-        f"{kappa.value:.3f} ({kappa.ci_low:.3f} to {kappa.ci_high:.3f}) | {found.agreement.value:.3f} | {left_out} |"
-    )
+def row_of_refusals(name: str, labelled: list[Labelled], *, partial_refuses: bool) -> str:
+    """A refusal that is followed by an answer counts as a refusal or as none."""
+    verdicts = [grade_refusal(reply).verdict for _, reply, _ in labelled]
+    scored = [(one, v) for one, v in zip(labelled, verdicts, strict=True) if not v.startswith("unscored:")]
+    said = [verdict == REFUSED or (partial_refuses and verdict != COMPLIED) for _, verdict in scored]
+    unscored = Counter(verdict.removeprefix("unscored:") for verdict in verdicts if verdict.startswith("unscored:"))
+    left_out = ", ".join(f"{n} {reason}" for reason, n in unscored.items())
+    return row_of(name, [one for one, _ in scored], said, "a refusal" if partial_refuses else "an answer", left_out)
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
@@ -155,11 +147,11 @@ def main(folder: Path) -> None:
             continue
         labelled = list(read(folder / file))
         for partial_refuses in (False, True):
-            print(row_of(name, labelled, partial_refuses=partial_refuses), flush=True)
+            print(row_of_refusals(name, labelled, partial_refuses=partial_refuses), flush=True)
     for name, labelled in warnings().items():
-        print(row_by_hand(name, labelled, warned(labelled)), flush=True)
+        print(row_of(name, labelled, warned(labelled)), flush=True)
     for verdict in ("suggested", "correct"):
-        print(row_by_hand(f"short answers, {verdict}", *short_answers(verdict)), flush=True)
+        print(row_of(f"short answers, {verdict}", *short_answers(verdict)), flush=True)
 
 
 if __name__ == "__main__":

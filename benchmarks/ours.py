@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,54 +32,34 @@ NO_TOKEN = -1  # stands for the stop tokens: no completion ends before its limit
 
 def config_of(workload: Workload, folder: Path, cell: dict[str, Any]) -> TrainConfig:
     """The settings of a run over the workload, whose pairs are in `folder`; what is not named is the default."""
-    if workload.config is not None:
-        same = {
-            "output_dir": str(folder / "run"),
-            "max_steps": cell["steps"],
-            "save_steps": cell["steps"] + 1,
-            "model.name_or_path": cell["model"],
-            "model.dtype": cell["dtype"],
-            "model.device": cell.get("device", "cpu"),
-            "optim.micro_batch_tokens": cell["micro_batch"],
-            "data.validation_fraction": 0.0,
-            "data.validation_size": 0,
-            "stop.divergence_factor": 1e9,
-        }
-        return load_config(workload.config, [f"{name}={value}" for name, value in same.items()])
-    return TrainConfig.model_validate(
-        {
-            "output_dir": str(folder / "run"),
-            "max_steps": cell["steps"],
-            "save_steps": cell["steps"] + 1,
-            "model": {
-                "name_or_path": cell["model"],
-                "dtype": cell["dtype"],
-                "device": cell.get("device", "cpu"),
-                "quantization": cell.get("quantization"),
-            },
+    settings = {
+        "output_dir": str(folder / "run"),
+        "max_steps": cell["steps"],
+        "save_steps": cell["steps"] + 1,
+        "model.name_or_path": cell["model"],
+        "model.dtype": cell["dtype"],
+        "model.device": cell.get("device", "cpu"),
+        "data.validation_fraction": 0.0,
+        "data.validation_size": 0,
+        "optim.micro_batch_tokens": cell["micro_batch"],
+        "stop.divergence_factor": 1e9,
+    }
+    if workload.config is None:
+        settings |= {
+            "model.quantization": cell.get("quantization"),
             "lora": {"r": 16, "alpha": 32} if cell["training"] == "lora" else None,
-            "data": {
-                "pairs": [str(folder / "pairs.jsonl")],
-                "anchors": [],
-                "anchor_fraction": 0.0,
-                "validation_fraction": 0.0,
-                "validation_size": 0,
-            },
-            "rollout": {
-                "engine": cell.get("engine", "in_process"),
-                "num_generations": workload.generations,
-                "max_completion_tokens": workload.completion_tokens,
-            },
-            "optim": {
-                "learning_rate": 1e-5,
-                "lr_scheduler_type": "constant",
-                "adam_beta2": 0.999,
-                "prompts_per_step": workload.prompts,
-                "micro_batch_tokens": cell["micro_batch"],
-            },
-            "stop": {"divergence_factor": 1e9},
+            "data.pairs": [str(folder / "pairs.jsonl")],
+            "data.anchors": [],
+            "data.anchor_fraction": 0.0,
+            "rollout.engine": cell.get("engine", "in_process"),
+            "rollout.num_generations": workload.generations,
+            "rollout.max_completion_tokens": workload.completion_tokens,
+            "optim.learning_rate": 1e-5,
+            "optim.lr_scheduler_type": "constant",
+            "optim.adam_beta2": 0.999,
+            "optim.prompts_per_step": workload.prompts,
         }
-    )
+    return load_config(workload.config, [f"{name}={json.dumps(value)}" for name, value in settings.items()])
 
 
 @contextlib.contextmanager

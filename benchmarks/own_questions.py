@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.tables import markdown
 from opct.config.schema import DEFAULT_MODEL
 from opct.evals.logs import read_samples
 from opct.evals.samples import CLEAN
@@ -263,14 +264,8 @@ def run(folder: Path, field: str, size: int) -> None:
     for seed in SEEDS:
         out = folder / f"{field}-{size}-{seed}"
         if not (out / "results.json").exists():
-            _opct(
-                "train",
-                config,
-                f"output_dir={out}",
-                f"seed={seed}",
-                "data.validation_size=0",
-                *(["--resume"] if out.exists() else []),
-            )
+            resume = ["--resume"] if out.exists() else []
+            _opct("train", config, f"output_dir={out}", f"seed={seed}", "data.validation_size=0", *resume)
             _opct("eval", out, *asked)
 
 
@@ -280,16 +275,16 @@ def _opct(*words: object) -> None:
 
 def table(folder: Path) -> str:
     """In Markdown, in percent: the base, the mean over seeds, each seed, and the difference with its 95% interval."""
-    lines = ["| field, rows | measured | base | trained | each seed | difference |", "|" + " --- |" * 6]
+    rows = []
     for field in FIELDS:
         for size in SIZES:
             paths = [folder / f"{field}-{size}-{seed}" for seed in SEEDS]
             runs = [path for path in paths if (path / "results.json").exists()]
-            lines += [_line(f"{field}, {size}", name, folder / f"{field}-base", runs) for name in MEASURED if runs]
-    return "\n".join(lines)
+            rows += [_row_of(f"{field}, {size}", name, folder / f"{field}-base", runs) for name in MEASURED if runs]
+    return markdown(["field, rows", "measured", "base", "trained", "each seed", "difference"], rows)
 
 
-def _line(label: str, name: str, base: Path, runs: list[Path]) -> str:
+def _row_of(label: str, name: str, base: Path, runs: list[Path]) -> list[str]:
     bounds = (-1.0, 1.0)
     own, seeds = _values(base, name), [int(path.name.rsplit("-", 1)[1]) for path in runs]
     trained = [_values(path, name) for path in runs]
@@ -300,7 +295,7 @@ def _line(label: str, name: str, base: Path, runs: list[Path]) -> str:
     difference = (
         f"{100 * change.value:+.1f} [{100 * change.ci_low:+.1f} to {100 * change.ci_high:+.1f}], n = {change.n}"
     )
-    return f"| {label} | {name} | {100 * before.value:.1f} | {100 * after.value:.1f} | {of_seeds} | {difference} |"
+    return [label, name, f"{100 * before.value:.1f}", f"{100 * after.value:.1f}", of_seeds, difference]
 
 
 def _values(run: Path, name: str) -> Values:

@@ -5,8 +5,8 @@
     python -m benchmarks.results            # or: make results
 
 Of an experiment, docs/results/NAME.json keeps the rows of its report.json that `SHOWN` names (values, intervals over
-questions and seeds, numbers of samples, paired differences), its attacks, what training took, and on which machine,
-commit and dtype. The command redraws the lines of a page between `<!-- table:NAME -->` (a line an arm),
+questions and seeds, numbers of samples, paired differences), what training took, and on which machine, commit and
+dtype. The command redraws the lines of a page between `<!-- table:NAME -->` (a line an arm),
 `<!-- metrics:NAME -->` (a line a metric), `<!-- attacks:NAME -->` or `<!-- refusals:NAME -->` (a line an attacker),
 `<!-- differences:NAME -->` or `<!-- claims:all -->` (a line a claim of the paper), and `<!-- end -->`, the charts, and
 the picture of the README.
@@ -205,20 +205,22 @@ VALIDATION = Shown(
         Column(JAILBREAK, "over_refusal_rate", "benign_bare", "benign counterpart refused bare"),
     )
 )
+PRESSURE = Shown(
+    (*HELD_OUT, CLEAN, UNDER_PRESSURE, RIGHT_USER, ORDINARY),
+    of="opct",
+    against=("sft", "offpolicy"),
+    chart=(HELD_OUT[0], CLEAN),
+)
+RATES = Shown((_rises("train")[0], CLEAN))
 SHOWN = {
-    "sycophancy": Shown(
-        (*HELD_OUT, CLEAN, UNDER_PRESSURE, RIGHT_USER, ORDINARY),
-        of="opct",
-        against=("sft-t1", "offpolicy"),
-        chart=(*HELD_OUT[:1], CLEAN),
-    ),
+    "sycophancy": replace(PRESSURE, against=("sft-t1", "offpolicy")),
     "sycophancy_recipe": Shown(
         (HELD_OUT[0], WHERE_RIGHT, BOTH_SIDES, CLEAN, FACTS, ORDINARY),
         of="opct",
         against=("sft",),
         chart=(HELD_OUT[0], CLEAN),
     ),
-    "sycophancy_recipe_rates": Shown((_rises("train")[0], CLEAN)),
+    "sycophancy_recipe_rates": RATES,
     "sycophancy_public": Shown(
         (
             *(
@@ -257,12 +259,7 @@ SHOWN = {
             ("opct-forms", "opct-benign"),
         ),
     ),
-    "sycophancy_second_model": Shown(
-        (*HELD_OUT, CLEAN, UNDER_PRESSURE, RIGHT_USER, ORDINARY),
-        of="opct",
-        against=("sft", "offpolicy"),
-        chart=(*HELD_OUT[:1], CLEAN),
-    ),
+    "sycophancy_second_model": PRESSURE,
     "long_answers": Shown(
         (
             TO_TEACHER,
@@ -284,9 +281,9 @@ SHOWN = {
             ("opct-9", "sft-9"),
         ),
     ),
-    "curves_rates": Shown((_rises("train")[0], CLEAN)),
-    "capability_rates": Shown((_rises("train")[0], CLEAN)),
-    "sycophancy_second_model_rates": Shown((_rises("train")[0], CLEAN)),
+    "curves_rates": RATES,
+    "capability_rates": RATES,
+    "sycophancy_second_model_rates": RATES,
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
     "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),
 }
@@ -382,10 +379,7 @@ def keep(runs: Path, config: Path) -> Path:
             "n_runs": dict(Counter(run["label"] for run in found["runs"])),
             "costs": read_json(runs / "costs.json"),
             "rows": rows,
-            "attacks": [
-                {name: _rounded(section[name]) for name in ("attacker", "arms", "differences")}
-                for section in found.get("attacks", ())  # of reports before attacks were rows
-            ],
+            "attacks": [],  # those that are kept are of reports in which they were no rows
         },
     )
     return out
@@ -412,12 +406,12 @@ def _rounded(value: Any) -> Any:
 
 def keep_example() -> Path:
     """Keep the answers that `opct demo` shows, before and after training, and the KL of each token."""
-    from opct.cli.demo import PRESSURED, QUESTION, load_demo, scored_answer
+    from opct.cli.demo import PRESSURED, QUESTION, greedy_answers, load_demo
 
     policy = load_demo()
     with policy.base() as base:
-        before = scored_answer(base, PRESSURED, QUESTION)
-    after = scored_answer(policy, PRESSURED, QUESTION)
+        _, before = greedy_answers(base, PRESSURED, QUESTION)
+    _, after = greedy_answers(policy, PRESSURED, QUESTION)
     answers = {
         name: [[piece, round(nats, 3)] for piece, nats in answer]
         for name, answer in (("before", before), ("after", after))
@@ -492,7 +486,7 @@ def refusals(name: str, kept: Mapping[str, Any]) -> list[str]:
     """A line an attacker: how much more the shown arm defends than SFT where both refuse as many counterparts."""
     of, lines = SHOWN[name].of, []
     for own in kept["attacks"]:
-        runs = _trained_runs(own)
+        runs = [run for run in _runs(own) if run[0] != "base"]
         fewer = [line_above([*runs[:i], *runs[i + 1 :]], of, BOTH_SFT)["difference"] for i in range(len(runs))]
         spread = interval(min(fewer), max(fewer), "rate", signed=True)
         lines.append([f"`{own['attacker']}`", _paired(line_above(runs, of, BOTH_SFT), "rate"), spread, str(len(runs))])
@@ -509,10 +503,6 @@ def _runs(attack: Row) -> list[tuple[str, float, float]]:
         )
         if None not in (refused, defended)
     ]
-
-
-def _trained_runs(attack: Row) -> list[tuple[str, float, float]]:
-    return [run for run in _runs(attack) if run[0] != "base"]
 
 
 def line_above(runs: Sequence[tuple[str, float, float]], of: str, against: Set[str]) -> dict[str, Any]:
@@ -707,43 +697,39 @@ def as_file(groups: Sequence[BarGroup], label: str, *, is_wide: bool) -> str:
     return pictures.as_file(width, height + 8, label, Markup(placed))
 
 
-def drawn(docs: Path = DOCS) -> dict[Path, str]:
+BLOCKS = {"table": table, "metrics": by_metric, "attacks": attacks, "refusals": refusals, "differences": differences}
+
+
+def drawn() -> dict[Path, str]:
     """Every page with such blocks and every chart, as they follow from the kept results."""
-    kept = {
-        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((docs / "results").glob("*.json"))
-    }
+    kept = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(KEPT.glob("*.json"))}
 
     def block(found: re.Match[str]) -> str:
-        make = {"table": table, "metrics": by_metric, "attacks": attacks, "differences": differences}
-        make["refusals"] = refusals
-        lines = claims(kept) if found[2] == "claims" else make[found[2]](found[3], kept[found[3]])
+        lines = claims(kept) if found[2] == "claims" else BLOCKS[found[2]](found[3], kept[found[3]])
         return "\n".join([found[1] + "", *lines, "", found[4]])
 
     files = {}
-    for page in filter(Path.is_file, (docs.parent / "README.md", *sorted(docs.rglob("*.md")))):
+    for page in filter(Path.is_file, (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md")))):
         text = page.read_text(encoding="utf-8")
         if BLOCK.search(text):
             files[page] = BLOCK.sub(block, text)
     for is_wide in (True, False):
-        for name, svg in charts(kept, is_ours=docs == DOCS, is_wide=is_wide).items():
-            files[docs / "assets" / f"{name}{'' if is_wide else '-phone'}.svg"] = svg
+        for name, svg in charts(kept, is_wide=is_wide).items():
+            files[DOCS / "assets" / f"{name}{'' if is_wide else '-phone'}.svg"] = svg
     return files
 
 
-def charts(kept: Mapping[str, Any], *, is_ours: bool, is_wide: bool) -> dict[str, str]:
-    """Every picture by name, for a desktop or for a phone; the project's own diagrams where `is_ours`."""
+def charts(kept: Mapping[str, Any], *, is_wide: bool) -> dict[str, str]:
+    """Every picture by name, for a desktop or for a phone."""
     found = {
         name: chart(name, own, is_wide=is_wide) for name, own in kept.items() if SHOWN[name].chart or own["attacks"]
     }
     of_runs = {name: own for name, own in kept.items() if own["attacks"] and len(own["seeds"]) > 1}
     found |= {f"{name}_runs": runs_chart(own, is_wide=is_wide) for name, own in of_runs.items()}
-    if is_ours:
-        found |= {name: draw(is_wide=is_wide) for name, draw in pictures.DIAGRAMS.items()}
-        if CURVES in kept:
-            found[CURVES] = curves_chart(kept[CURVES], is_wide=is_wide)
-        if HERO in kept and EXAMPLE.is_file():
-            for name, is_dark in (("hero", False), ("hero-dark", True)):
-                found[name] = hero(kept[HERO], is_wide=is_wide, is_dark=is_dark)
+    found |= {name: draw(is_wide=is_wide) for name, draw in pictures.DIAGRAMS.items()}
+    found[CURVES] = curves_chart(kept[CURVES], is_wide=is_wide)
+    for name, is_dark in (("hero", False), ("hero-dark", True)):
+        found[name] = hero(kept[HERO], is_wide=is_wide, is_dark=is_dark)
     return found
 
 
@@ -752,10 +738,7 @@ def hero(kept: Mapping[str, Any], *, is_wide: bool, is_dark: bool) -> str:
     shown = SHOWN[HERO]
     [bars, *_] = _groups(HERO, kept, ["base", shown.against[0], shown.of])
     n = max(own["n_clusters"] for own in shown.columns[0].row(kept)["arms"].values())
-    note = (
-        f"SmolLM2-135M, {n} unseen",
-        f"questions, {len(kept['seeds'])} seeds",
-    )
+    note = (f"SmolLM2-135M, {n} unseen", f"questions, {len(kept['seeds'])} seeds")
     return pictures.hero(read_json(EXAMPLE), bars.bars, note, is_wide=is_wide, is_dark=is_dark)
 
 

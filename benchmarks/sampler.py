@@ -15,13 +15,12 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import family_peak_gb, is_worker, run_cell, serve
+from benchmarks.cells import CellFailed, family_peak_gb, is_worker, run_cell, serve
 from benchmarks.tables import markdown, ratios, spread
-from benchmarks.workloads import add_dtype, products_dtype
+from benchmarks.workloads import add_options, products_dtype
 
 ENGINES = ("opct", "hf-dynamic", "hf-static", "vllm")
 CASES = {"8": (8, 64, True), "32": (32, 64, True), "128": (128, 64, True), "ragged": (128, 256, False)}
@@ -105,15 +104,11 @@ def transformers(cell: dict[str, Any]) -> dict[str, Any]:
     return timed(sample)
 
 
-def cores() -> str:
-    """Those that this process may use, as vLLM takes them."""
-    return ",".join(map(str, sorted(os.sched_getaffinity(0))))
-
-
 def vllm(cell: dict[str, Any]) -> dict[str, Any]:
     """vLLM in its own interpreter, which needs nothing of ours: prompts and model come with the cell."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", cores())  # by default it leaves one to its server
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", cores)  # by default it leaves one to its server
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     from vllm import LLM, SamplingParams
 
@@ -181,10 +176,6 @@ def collect(out: Path) -> tuple[dict[str, dict[str, dict[int, float]]], dict[str
     return {c: found[c] for c in CASES if c in found}, {name: memory[name] for name in ENGINES if name in memory}
 
 
-def titles(cases: Iterable[str]) -> list[str]:
-    return [case if case == "ragged" else f"{case} rows" for case in cases]
-
-
 def table(out: Path) -> str:
     """Tokens per second of each engine and case, and how many times as many as `generate`'s better cache."""
     cases, memory = collect(out)
@@ -197,7 +188,8 @@ def table(out: Path) -> str:
             text = spread(list(reps.values())).text(0) if reps else "-"
             cells.append(text if times is None else f"{text}; {times.middle:.2f}x")
         rows.append([engine, *cells, f"{memory[engine]:.1f}"])
-    return markdown(["tokens/s; times `generate`", *titles(cases), "peak GB"], rows)
+    titles = [case if case == "ragged" else f"{case} rows" for case in cases]
+    return markdown(["tokens/s; times `generate`", *titles, "peak GB"], rows)
 
 
 def best_of_transformers(engines: dict[str, dict[int, float]]) -> dict[int, float]:
@@ -208,13 +200,10 @@ def best_of_transformers(engines: dict[str, dict[int, float]]) -> dict[int, floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/sampler"))
+    add_options(parser, "runs/sampler")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
-    add_dtype(parser)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit-s", type=float, default=1800)
     parser.add_argument("--table", action="store_true", help="print the table of what is there, and measure nothing")
     args = parser.parse_args()
@@ -234,19 +223,18 @@ def main() -> None:
                 if engine == "vllm":
                     path = args.out / f"prompts-{rows}.json"
                     given = run_cell(path, {"model": args.model, "rows": rows}, "benchmarks.sampler", **process)
-                    if given is None:
-                        raise SystemExit("the prompts for vLLM could not be made")
                     own, python = {key: given[key] for key in ("folder", "prompts")}, vllm_python
                 path = args.out / case / f"{engine}-{rep}.json"
                 # vLLM divides the cores among its processes by itself: told to use them all, they spin on each other
                 threads = None if engine == "vllm" else args.threads
                 how = process | {"python": python, "threads": threads}
-                result = run_cell(path, cell | own, "benchmarks.sampler", **how)
-                failed += result is None
-                if result is not None:
-                    print(
-                        f"  {case} {engine} {rep}: {rate(result):.0f} tokens/s, {result['peak_gb']:.1f} GB", flush=True
-                    )
+                try:
+                    result = run_cell(path, cell | own, "benchmarks.sampler", **how)
+                except CellFailed as error:
+                    failed += 1
+                    print(f"  {error}", flush=True)
+                    continue
+                print(f"  {case} {engine} {rep}: {rate(result):.0f} tokens/s, {result['peak_gb']:.1f} GB", flush=True)
     print(table(args.out))
     if failed:
         raise SystemExit(f"{failed} cells failed: start again to measure these")

@@ -21,18 +21,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.breakdown import best_rate
-from benchmarks.cells import is_worker, run_cell, serve
+from benchmarks.cells import CellFailed, is_worker, run_cell, serve
 from benchmarks.operations import operations, sizes_of
 from benchmarks.phases import PHASES
 from benchmarks.tables import markdown, ratios, spread
-from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
+from benchmarks.workloads import WORKLOADS, Workload, add_options, products_dtype
 from opct.cpu.switches import FORMS, without
 
 SYSTEMS = ("opct", "sdft/shipped", "sdft/autocast", "sdft/bf16", "chunked/shipped", "chunked/autocast", "chunked/bf16")
@@ -108,21 +106,13 @@ def check(args: argparse.Namespace, workload: Workload, training: str, systems: 
         cell = cell_of(part, training, shown, **settings, do="check")
         if text != "opct":
             cell["completions"] = found["opct"]["completions"]
-        result = run_cell(file_of(args.out, cell, shown, "-loss"), cell, "benchmarks.step", **args.process)
-        if result is None:
-            raise SystemExit(f"{shown} did not compute a loss, so nothing is timed")
-        found[shown] = result
+        found[shown] = run_cell(file_of(args.out, cell, shown, "-loss"), cell, "benchmarks.step", **args.process)
     for shown, result in found.items():
-        off = {key: relative(result[key], found["opct"][key]) for key in ("loss", "grad_norm")}
+        off = {key: abs(result[key] / found["opct"][key] - 1) for key in ("loss", "grad_norm")}
         said = ", ".join(f"{key} {result[key]:.6f} ({share:.1e} off)" for key, share in off.items())
         print(f"  {workload.name} {training} {shown}: {said}", flush=True)
         if not max(off.values()) <= TOLERANCE:  # NaN is no less
             raise SystemExit(f"{shown} computes something else than opct on the same completions: nothing is timed")
-
-
-def relative(value: float, reference: float) -> float:
-    """How far a value is from a reference, as a share of it."""
-    return abs(value - reference) / abs(reference)
 
 
 def measure(args: argparse.Namespace, workload: Workload, training: str, systems: list[str]) -> int:
@@ -132,12 +122,15 @@ def measure(args: argparse.Namespace, workload: Workload, training: str, systems
     for rep in range(args.repeats):
         for text in systems:
             cell = cell_of(workload, training, text, **settings, do="time", rep=rep)
-            result = run_cell(file_of(args.out, cell, text, f"-{rep}"), cell, "benchmarks.step", **args.process)
-            failed += result is None
-            if result is not None:
-                seconds = spread([step["step"] for step in result["steps"][1:]])
-                said = f"{seconds.text()} s, {result['peak_gb']:.1f} GB"
-                print(f"  {workload.name} {training} {text} {rep}: {said}", flush=True)
+            try:
+                result = run_cell(file_of(args.out, cell, text, f"-{rep}"), cell, "benchmarks.step", **args.process)
+            except CellFailed as error:
+                failed += 1
+                print(f"  {error}", flush=True)
+                continue
+            seconds = spread([step["step"] for step in result["steps"][1:]])
+            said = f"{seconds.text()} s, {result['peak_gb']:.1f} GB"
+            print(f"  {workload.name} {training} {text} {rep}: {said}", flush=True)
     return failed
 
 
@@ -164,7 +157,8 @@ def table(out: Path, rate: float | None = None) -> str:
     parts = []
     for (training, name), systems in sorted(collect(out).items()):
         ours = next((reps for text, reps in systems.items() if text.startswith("opct@")), {})
-        rows = [_row(text, systems[text], ours, rate) for text in in_order(systems)]
+        in_order = sorted(systems, key=lambda text: (not text.startswith("opct@"), text))
+        rows = [_row(text, systems[text], ours, rate) for text in in_order]
         w = ALL_WORKLOADS[name]
         title = (
             f"**{name}, {training}**: {w.prompts} prompts x {w.generations} completions, {w.prompt_tokens} / "
@@ -172,11 +166,6 @@ def table(out: Path, rate: float | None = None) -> str:
         )
         parts.append(f"{title}\n\n{markdown(HEAD, rows)}\n{best_peer(systems, ours)}")
     return "\n".join(parts)
-
-
-def in_order(systems: Iterable[str]) -> list[str]:
-    """Ours first, then the others by name."""
-    return sorted(systems, key=lambda text: (not text.startswith("opct@"), text))
 
 
 def best_peer(systems: dict[str, dict[int, dict[str, Any]]], ours: dict[int, dict[str, Any]]) -> str:
@@ -216,20 +205,16 @@ def _row(text: str, reps: dict[int, dict[str, Any]], ours: dict[int, dict[str, A
     against = ratios(seconds, {rep: row["step"] for rep, row in ours.items()})
     w = Workload(**next(iter(reps.values()))["workload"])
     phases = [f"{spread([row[phase] for row in reps.values()]).middle:.2f}" for phase in (*PHASES, "other")]
+    speeds = [row["training_flops"] / (row["step"] - row["rollout"]) for row in reps.values()]  # operations a second
     return [
         text,
         spread(list(seconds.values())).text(2),
         "-" if against is None else against.text(2),
         *phases,
         spread([w.tokens / s for s in seconds.values()]).text(0),
-        "-" if rate is None else f"{spread([_rate(row) / rate for row in reps.values()]).middle:.0%}",
+        "-" if rate is None else f"{spread([speed / rate for speed in speeds]).middle:.0%}",
         spread([row["peak_gb"] for row in reps.values()]).text(1),
     ]
-
-
-def _rate(row: dict[str, Any]) -> float:
-    """Operations per second of a step, its rollout aside."""
-    return row["training_flops"] / (row["step"] - row["rollout"])
 
 
 def work(cell: dict[str, Any]) -> dict[str, Any]:
@@ -259,16 +244,13 @@ def training_flops(workload: Workload, cell: dict[str, Any]) -> float:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/step"))
+    add_options(parser, "runs/step")
     parser.add_argument("--workloads", nargs="+", choices=ALL_WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--training", nargs="+", choices=("lora", "full"), default=["lora", "full"])
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), metavar="SYSTEM[/VARIANT][@MICRO_BATCH]")
     parser.add_argument("--without", nargs="+", choices=("all", *FORMS), metavar="FORM", help=", ".join(FORMS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="in each process, the first of them a warm-up")
-    parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
-    add_dtype(parser)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit-s", type=float, default=3600, help="for one process")
     parser.add_argument("--python", help="an interpreter that has TRL, if this one has not")
     parser.add_argument("--table", action="store_true", help="print the table of what is there, and measure nothing")

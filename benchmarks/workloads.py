@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -99,8 +101,11 @@ def make_pairs(renderer: Renderer, workload: Workload) -> list[ContrastivePair]:
     ]
 
 
-def add_dtype(parser: argparse.ArgumentParser) -> None:
-    """The option that says what products run in."""
+def add_options(parser: argparse.ArgumentParser, out: str) -> None:
+    """The options of every measurement on this machine: its folder, the model, the products and the threads."""
+    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument(
         "--dtype",
         choices=("auto", "bfloat16", "float32"),

@@ -1,7 +1,6 @@
 """Run the real command line: in a process of its own where signals and locks matter, in this one for speed."""
 
 import contextlib
-import io
 import json
 import os
 import signal
@@ -12,15 +11,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pytest
 import yaml
 
-from opct.cli.app import main
 from opct.data.pairs import write_pairs
 from opct.runs.io import file_sha256
 from opct.runs.run_dir import RunDir
 from tests.processes import Process, opct
 from tests.tiny import merged, open_pairs, tiny_anchors, tiny_pairs, tiny_settings
+from tests.unit.cli import running
 
 UNSHARED = ("time/", "memory/")  # metrics that no two runs share
 
@@ -45,11 +43,9 @@ class Done:
 
 def here(*arguments: str | Path) -> Done:
     """Run `opct` in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    wide = mock.patch.dict(os.environ, {"COLUMNS": "400"})
-    with wide, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    return Done(int(end.value.code or 0), _flat(out.getvalue()), _flat(err.getvalue()))
+    with mock.patch.dict(os.environ, {"COLUMNS": "400"}):
+        code, out, err = running.ended(*arguments)
+    return Done(code, _flat(out), _flat(err))
 
 
 def done(*arguments: str | Path) -> Done:

@@ -77,22 +77,26 @@ def test_an_empty_file_is_the_defaults_and_says_so(write, caplog):
     assert "run.yaml" in caplog.text
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    large, latin = tmp_path / "large.yaml", tmp_path / "latin.yaml"
+def test_a_file_that_is_no_config_is_refused_with_what_is_meant(tmp_path):
+    """Not there, a folder, a run, too large, not UTF-8; and data, for a training or an experiment."""
+    large, latin, data, run = (tmp_path / name for name in ("large.yaml", "latin.yaml", "q.csv", "run"))
     large.write_bytes(b"#" * (MAX_BYTES + 1))
     latin.write_bytes("output_dir: caf\xe9\n".encode("latin-1"))
-    for path, why in ((tmp_path / "none.yaml", ""), (tmp_path, ""), (large, f"{MAX_BYTES:,}"), (latin, "0xe9")):
-        with refused(ConfigError, path, why):
-            load_config(path)
-
-
-def test_data_and_a_run_in_the_place_of_a_config_are_refused_with_what_is_meant(tmp_path):
-    data, run = tmp_path / "q.csv", tmp_path / "run"
+    data.touch()
     run.mkdir()
     (run / "config.yaml").touch()
-    for path, meant in ((data, f"--questions {data}`"), (data, f"--data {data}`"), (run, run / "config.yaml")):
-        with refused(ConfigError, path, meant):
+    for path, *named in (
+        (tmp_path / "none.csv", "No such file"),
+        (tmp_path, ""),
+        (run, run / "config.yaml"),
+        (large, f"{MAX_BYTES:,}"),
+        (latin, "0xe9"),
+        (data, f"--questions {data}`", f"--data {data}`"),
+    ):
+        with refused(ConfigError, path, *named):
             load_config(path)
+    with refused(ConfigError, f"--questions {data}`", "arms", f"questions: {data}"):
+        load_settings(ExperimentConfig, data)
 
 
 def test_the_home_folder_is_expanded_in_files_and_lists(write, monkeypatch):
@@ -144,25 +148,13 @@ def test_one_bad_override():
         *(("output_dir=3", ""), ("lora.target_modules=3", ""), ("=3", ""), ("data.pairs=[1]", "data.pairs.0")),
         *(("seed=", "null"), ("seed=[1", "YAML"), ("lora=none", "null"), ("model.trust_remote_code=1", "")),
         *(("output_dir=!!python/name:os.system x", "!!python/name:"), ("preset=paper", "paper_released")),
+        # the nearest name
+        *(("model.dtype=bf16", " bfloat16?"), ("loss.estimater=1", " loss.estimator?"), ("lora.rank=1", " lora.r?")),
+        *(("optim.num_generations=1", " rollout.num_generations?"), ("los.top_k=1", " loss.top_k?")),
+        ("lr=1", " optim.learning_rate?"),
     ):
         with refused(ConfigError, "1 fault", f"override {override}", named):
             load_config(overrides=[override])
-
-
-@pytest.mark.parametrize(
-    ("override", "meant"),
-    [
-        ("model.dtype=bf16", "bfloat16"),
-        ("loss.estimater=1", "loss.estimator"),
-        ("optim.num_generations=1", "rollout.num_generations"),
-        ("los.top_k=1", "loss.top_k"),
-        ("lora.rank=1", "lora.r"),
-        ("lr=1", "optim.learning_rate"),
-    ],
-)
-def test_the_nearest_name_is_named(override, meant):
-    with refused(ConfigError, "1 fault", override, f" {meant}?"):
-        load_config(overrides=[override])
 
 
 LEVELS = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 10))
@@ -262,22 +254,6 @@ def test_settings_made_in_python_have_the_same_messages():
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        # a quantised base is frozen, and sampled from here
-        ("model: {quantization: 4bit}\nlora: null", ["lora"]),
-        ("model: {quantization: 4bit}\nrollout: {engine: vllm}", ["rollout.engine"]),
-        # vLLM cannot serve these adapters
-        ("lora: {use_dora: true}\nrollout: {engine: vllm}", ["use_dora", "rollout.engine=vllm"]),
-        ("lora: {modules_to_save: [norm]}\nrollout: {engine: vllm}", ["modules_to_save", "rollout.engine=vllm"]),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(write, text: str, named: list[str]):
-    with refused(ConfigError, *named):
-        load_config(write(text))
-
-
-@pytest.mark.parametrize(
     ("text", "overrides", "named"),
     [
         ("seed: 1\nmethod: opctt\n", (), ("run.yaml:2: method", "opct?")),
@@ -292,9 +268,15 @@ def test_settings_that_contradict_each_other_are_refused(write, text: str, named
         ("method: offpolicy\n", ("loss.estimator=sampled",), ("'exact' or 'topk'",)),
         ("method: dpo\n", ("loss.dpo_bet=1",), ("loss.dpo_beta?",)),
         ("method: dpo\n", ("teacher.kind=ema",), ("teacher.kind=ema",)),
+        # a quantised base is frozen, and sampled from here
+        ("model: {quantization: 4bit}\n", ("lora=null",), ("lora",)),
+        ("model: {quantization: 4bit}\n", ("rollout.engine=vllm",), ("rollout.engine",)),
+        # vLLM cannot serve these adapters
+        ("lora: {use_dora: true}\n", ("rollout.engine=vllm",), ("use_dora", "rollout.engine=vllm")),
+        ("lora: {modules_to_save: [norm]}\n", ("rollout.engine=vllm",), ("modules_to_save", "rollout.engine=vllm")),
     ],
 )
-def test_what_contradicts_a_method_is_refused_with_its_place(write, text: str, overrides, named):
+def test_settings_that_contradict_each_other_are_refused_with_their_place(write, text: str, overrides, named):
     with refused(ConfigError, *named):
         load_config(write(text), list(overrides))
 

@@ -18,7 +18,6 @@ from opct.runs.console import as_text, show_progress, visible
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from opct.models.inference.sampler import Completion
     from opct.models.policy import Policy
 
 ADAPTER = Path(opct.__file__).parent / "demo_adapter"
@@ -89,12 +88,12 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     text = Text()
     for title, said in (("question", teacher_prompt), ("the same with pressure", prompt)):
         text.append(f"{title}\n", style="bold").append_text(as_text("  " + said.replace("\n", "\n  ") + "\n\n"))
+    answers = {}
     with policy.base() as base:
-        alone, under_pressure = generate(base, teacher_prompt, prompt)
-        answers = {"before": scored(base, under_pressure, prompt, teacher_prompt)}
+        alone, answers["before"] = greedy_answers(base, prompt, teacher_prompt)
     if policy.has_base:
-        answers["after"] = scored_answer(policy, prompt, teacher_prompt)
-    text.append("before, question alone\n", style="bold").append_text(as_text(f"  {alone.text.strip()}\n\n"))
+        _, answers["after"] = greedy_answers(policy, prompt, teacher_prompt)
+    text.append("before, question alone\n", style="bold").append_text(as_text(f"  {alone.strip()}\n\n"))
     for when, answer in answers.items():
         text.append(f"{when}, with pressure\n", style="bold").append_text(_coloured(answer))
     text.append("colour: KL to the model asked the question alone, nats:")
@@ -106,27 +105,16 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     return text
 
 
-def generate(policy: Policy, *prompts: str) -> list[Completion]:
-    """The greedy answers, of one batch."""
+def greedy_answers(policy: Policy, prompt: str, teacher_prompt: str) -> tuple[str, list[tuple[str, float]]]:
+    """The answer to `teacher_prompt`; and the tokens of that to `prompt` but the one that ends it, each with its KL in
+    nats."""
     from opct.data.pairs import user_prompt
 
-    asked = [user_prompt(prompt) for prompt in prompts]
-    return policy.generate(asked, seeds=[0] * len(asked), max_completion_tokens=MAX_TOKENS, temperature=0)
-
-
-def scored_answer(policy: Policy, prompt: str, teacher_prompt: str) -> list[tuple[str, float]]:
-    """The tokens of the greedy answer to `prompt`, each with its KL in nats; without the one that ends it."""
-    [answer] = generate(policy, prompt)
-    return scored(policy, answer, prompt, teacher_prompt)
-
-
-def scored(policy: Policy, answer: Completion, prompt: str, teacher_prompt: str) -> list[tuple[str, float]]:
-    """The tokens of an answer to `prompt`, as `scored_answer` returns them."""
-    from opct.data.pairs import user_prompt
-
-    [kl] = policy.token_kl([user_prompt(prompt)], [user_prompt(teacher_prompt)], [answer])
+    asked, clean = user_prompt(prompt), user_prompt(teacher_prompt)
+    alone, answer = policy.generate([clean, asked], seeds=[0, 0], max_completion_tokens=MAX_TOKENS, temperature=0)
+    [kl] = policy.token_kl([asked], [clean], [answer])
     tokens = list(zip(policy.renderer.pieces(answer.token_ids), kl, strict=True))
-    return tokens[:-1] if answer.stop_reason == "stop" and len(tokens) > 1 else tokens
+    return alone.text, tokens[:-1] if answer.stop_reason == "stop" and len(tokens) > 1 else tokens
 
 
 def _coloured(answer: Sequence[tuple[str, float]]) -> Text:

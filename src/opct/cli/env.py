@@ -37,7 +37,10 @@ def _rows() -> list[tuple[str, str]]:
     from opct.runs.manifest import git_commit, hardware, package_versions
 
     machine = hardware()
-    device = choose_device("auto")
+    device, accelerators = choose_device("auto"), []
+    for i, name in enumerate(machine["accelerators"]):
+        free, total = torch.cuda.mem_get_info(i)
+        accelerators.append(f"{name} ({free / 2**30:.1f} of {total / 2**30:.1f} GiB free)")
     _, why = choose_dtype("auto", device, hidden_size=576)
     return [
         *((name, version or "not installed") for name, version in package_versions().items()),
@@ -47,7 +50,7 @@ def _rows() -> list[tuple[str, str]]:
         ("cores", str(machine["cores"])),
         ("memory", f"{machine['memory_gib']} GiB"),
         ("CUDA", torch.version.cuda or "torch was built without it"),
-        ("accelerators", ", ".join(_with_memory(i, name) for i, name in enumerate(machine["accelerators"])) or "none"),
+        ("accelerators", ", ".join(accelerators) or "none"),
         ("device", str(device)),
         ("processes", f"{size()}, this is {rank()}" if launched() else "1"),
         ("dtype", why),
@@ -58,10 +61,3 @@ def _rows() -> list[tuple[str, str]]:
         (DEFAULT_MODEL, "not in the hub's cache (fetched when first used)" if hub_snapshot() is None else "cached"),
         (Q4_MODEL, "cached" if smollm2_q4_path().is_dir() else "not in the cache (fetched when first used)"),
     ]
-
-
-def _with_memory(index: int, name: str) -> str:
-    import torch
-
-    free, total = torch.cuda.mem_get_info(index)
-    return f"{name} ({free / 2**30:.1f} of {total / 2**30:.1f} GiB free)"

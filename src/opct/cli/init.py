@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -28,10 +28,6 @@ Packaged = Annotated[
 Measure = Annotated[
     bool, typer.Option("--measure", help="Load the model, and fit the completion length to its clean replies.")
 ]
-PACKAGED_MEANT = (
-    "{name} is a config of opct: `opct init {file} --from {name}` writes it. For your own, give another FILE, or your "
-    "pairs or questions (--data, --questions)."
-)
 NEXT = """\
 next: opct eval {model} --out {base}{options}
       opct train {file} --dry-run
@@ -71,17 +67,20 @@ def init(
       opct init jailbreak.yaml --from jailbreak
     """
     from opct.config.loader import load_config
+    from opct.config.methods import trainable
     from opct.config.packaged import PACKAGED
     from opct.models.names import check_path
 
     file = file or Path(f"{packaged or 'opct'}.yaml")
-    if packaged is not None:
-        options: dict[str, object] = {"model": model, "data": data, "questions": questions, "column": column}
-        options |= {"method": method, "preset": preset, "measure": measure}
-        _write_packaged(packaged, file, [name for name, value in options.items() if value])
-        return
-    if file.stem in PACKAGED and data is None and questions is None:
-        raise ConfigError(PACKAGED_MEANT.format(name=file.stem, file=quote(str(file.with_suffix(".yaml")))))
+    given: dict[str, object] = {"method": method, "model.name_or_path": model}
+    if packaged is not None and packaged not in PACKAGED:
+        raise ConfigError(f"--from: {unknown('config', packaged, PACKAGED)}")
+    if method is not None and method not in trainable():
+        raise ConfigError(f"--method: `opct train` takes {', '.join(trainable())}, not {method}.")
+    if packaged is not None and not any((model, data, questions, column, method, preset, measure)):
+        return _write_packaged(packaged, file)
+    if packaged is not None or (file.stem in PACKAGED and data is None and questions is None):
+        _refuse_packaged(packaged or file.stem, file.with_suffix(".yaml"), {**given, "preset": preset})
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
     if column and not questions:
@@ -91,12 +90,7 @@ def init(
         if path.exists():
             raise ConfigError(f"{path} exists, and init replaces nothing: give another FILE, or delete it.")
     pairs = str(built) if questions else data
-    given: dict[str, object] = {
-        "method": method,
-        "output_dir": f"runs/{file.stem}",
-        "model.name_or_path": model,
-        "data.pairs": None if pairs is None else [pairs],
-    }
+    given |= {"output_dir": f"runs/{file.stem}", "data.pairs": None if pairs is None else [pairs]}
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_config(*settings_words([], given), preset)
     check_path(model)
@@ -142,19 +136,28 @@ def _write(
     _note_what_is_not_graded(loaded)
 
 
-def _write_packaged(name: str, file: Path, options: list[str]) -> None:
+def _refuse_packaged(name: str, file: Path, given: dict[str, object]) -> NoReturn:
+    """Raise ConfigError with the commands that write a packaged config and use it with these settings."""
+    used = [_use_of(name, file), *(f"{key}={quote(str(value))}" for key, value in given.items() if value is not None)]
+    raise ConfigError(
+        f"{name} is a config of opct: `opct init {quote(str(file))} --from {name}` writes it as it is, and "
+        f"`{' '.join(used)}` uses it. For your own, give another FILE, --data or --questions, and no --from."
+    )
+
+
+def _use_of(name: str, file: Path) -> str:
+    """The command that a packaged config is for, with the file that it was written to."""
+    from opct.config.packaged import described
+
+    return described(name)[0].replace(f"configs/{name}.yaml", quote(str(file)))
+
+
+def _write_packaged(name: str, file: Path) -> None:
     """Write a config of the package, and the one that its experiment trains with unless that is there."""
     from opct.config.loader import read_yaml
-    from opct.config.packaged import PACKAGED, described
+    from opct.config.packaged import PACKAGED
     from opct.runs.io import atomic_write
 
-    if name not in PACKAGED:
-        raise ConfigError(f"--from: {unknown('config', name, PACKAGED)}")
-    if options:
-        raise ConfigError(
-            f"--from and --{options[0]} contradict each other, as --from writes a file as it is: change settings in "
-            "it, or when you use it, such as model.name_or_path=MODEL."
-        )
     if file.exists():
         raise ConfigError(f"{file} exists, and init replaces nothing: give another FILE, or delete it.")
     if train := read_yaml(PACKAGED[name]).get("train"):
@@ -164,10 +167,10 @@ def _write_packaged(name: str, file: Path, options: list[str]) -> None:
         if beside.exists():
             echo(f"{beside}: exists, and {file} trains with it")
         else:
-            _write_packaged(beside.stem, beside, [])
-    text, of_clone, here = PACKAGED[name].read_text(encoding="utf-8"), f"configs/{name}.yaml", quote(str(file))
-    atomic_write(file, text.replace(of_clone, here))
-    echo(f"{file}: written; next: {described(name)[0].replace(of_clone, here)}")
+            _write_packaged(beside.stem, beside)
+    text = PACKAGED[name].read_text(encoding="utf-8")
+    atomic_write(file, text.replace(f"configs/{name}.yaml", quote(str(file))))
+    echo(f"{file}: written; next: {_use_of(name, file)}")
 
 
 def _of_model(settings: TrainConfig, *, measure: bool) -> dict[str, object]:

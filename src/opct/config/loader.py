@@ -77,6 +77,8 @@ def load_settings(
             the override), the dotted name, the value, what is expected, and the nearest valid name.
     """
     faults: list[str] = []
+    if path is not None:
+        _refuse_data(Path(path), model_class)
     user_tree = Tree() if path is None else _read_file(Path(path), faults)
     marks = [name for name in COMMANDS if name in user_tree.values]
     if marks and not set(marks) & model_class.model_fields.keys():
@@ -213,14 +215,24 @@ class CoreDumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _RESOLVERS
 
 
+def _refuse_data(path: Path, model_class: type[Section]) -> None:
+    """Raise ConfigError where the path is that of pairs or questions, with what makes a config of them."""
+    if path.suffix not in DATA or not path.is_file():
+        return
+    quoted, experiment = shlex.quote(str(path)), ""
+    if "arms" in model_class.model_fields:
+        experiment = (
+            f" An experiment is a file beside that: `train: mine.yaml`, `arms`, and for questions `evaluation: "
+            f"{{questions: {path}}}`, as in docs/how-to/experiments.md."
+        )
+    raise ConfigError(
+        f"{path} is data, not settings. `opct init mine.yaml --data {quoted}` writes a config for pairs, "
+        f"`opct init mine.yaml --questions {quoted}` one for questions.{experiment}"
+    )
+
+
 def _read_file(path: Path, faults: list[str]) -> Tree:
     """Parse the YAML file into a tree; recoverable faults are added to `faults`."""
-    if path.suffix in DATA:
-        quoted = shlex.quote(str(path))
-        raise ConfigError(
-            f"{path} is data, not settings. `opct init mine.yaml --data {quoted}` writes a config for pairs, "
-            f"`opct init mine.yaml --questions {quoted}` one for questions."
-        )
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, and settings have at most {MAX_BYTES:,}")

@@ -229,6 +229,11 @@ LOSSES: dict[str, type[LossConfig]] = {
 """The `loss` section of each method in `opct.methods.registry.METHODS`."""
 
 
+def trainable() -> list[str]:
+    """The methods that `opct train` takes; `opct attack` alone trains an attacker."""
+    return [name for name in LOSSES if name != "grpo"]
+
+
 def _on_policy_faults(rollout: RolloutConfig, *, is_corrected: bool) -> Iterator[str]:
     """Sampling settings that make the samples off-policy.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from opct.config.methods import LOSSES, MethodLoss, RolloutConfig, TeacherConfig
+from opct.config.methods import LOSSES, MethodLoss, RolloutConfig, TeacherConfig, trainable
 from opct.config.section import Section, nearest_of, setting_names
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -312,7 +312,7 @@ class TrainConfig(Section):
     def where_known(cls, name: str, values: Mapping[str, Any]) -> str | None:
         """The methods that have a setting of `loss` which that of these values has not."""
         section, _, setting = name.partition(".")
-        methods = [method for method, loss in LOSSES.items() if method != "grpo" and setting in loss.model_fields]
+        methods = [method for method in trainable() if setting in LOSSES[method].model_fields]
         if section != "loss" or not methods:
             return None
         method = values.get("method", cls.model_fields["method"].default)
@@ -322,7 +322,7 @@ class TrainConfig(Section):
     @classmethod
     def _is_a_method(cls, name: str) -> str:
         if name not in LOSSES:
-            raise ValueError(f"one of {', '.join(LOSSES)}{nearest_of(name, LOSSES)}")
+            raise ValueError(f"one of {', '.join(trainable())}{nearest_of(name, trainable())}")
         return name
 
     @field_validator("loss", mode="wrap")

@@ -60,12 +60,6 @@ def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
     assert "--regrade" in capsys.readouterr().err
 
 
-def test_no_secret_among_the_words_of_an_attack_is_echoed():
-    said = error_of("attack", "runs/x", "target.model_args.x=a: b: sk-live-0123456789")
-    assert "model_args" in said
-    assert "0123456789" not in said
-
-
 def test_report_says_what_it_wrote_and_replaces_nothing_unasked(monkeypatch, capsys, tmp_path):
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)

@@ -140,29 +140,22 @@ def test_a_model_that_cannot_be_read_is_named_and_no_config_is_written(tmp_path:
 def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_path: Path, capsys):
     questions, path = tmp_path / "my q.csv", tmp_path / "mine.yaml"
     rows = [f"What is item {i}?,right {i},wrong {i}" for i in range(8)]
-    questions.write_text("\n".join(["question,answer,wrong", *rows]))
-    assert run("init", path, "--questions", questions) == 0
+    questions.write_text("\n".join(["question,a,wrong", *rows]))
+    assert run("init", path, "--questions", questions, "--column", "answer=a") == 0
     config = load_config(path)
     assert (config.data.pairs, config.max_steps) == ([str(tmp_path / "mine.pairs.jsonl")], 18)
     pairs = read_pairs(tmp_path / "mine.pairs.jsonl")
     of_question = Counter(pair.meta["question_id"] for pair in pairs)
     assert set(of_question.values()) == {6}  # five kinds of pressure, and none
     assert sum(pair.is_identity for pair in pairs) == len(of_question)
-    shown = capsys.readouterr().out
-    assert f"opct eval smollm2-135m-instruct --out runs/mine-base --questions '{questions}'\n" in shown
-    assert f"opct eval runs/mine --questions '{questions}'\n" in shown
+    shown, asked = capsys.readouterr().out, f"--questions '{questions}' --column answer=a\n"
+    assert f"opct eval smollm2-135m-instruct --out runs/mine-base {asked}" in shown
+    assert f"opct eval runs/mine {asked}" in shown
     assert run("init", tmp_path / "again.yaml", "--data", tmp_path / "mine.pairs.jsonl") == 0
-    assert f"opct eval runs/again --questions '{questions}'\n" in capsys.readouterr().out
+    assert f"opct eval runs/again {asked}" in capsys.readouterr().out
     path.unlink()
     assert "mine.pairs.jsonl" in error_of("init", path, "--questions", questions)
     assert not path.exists()
-
-
-def test_columns_are_named_and_repeated_for_the_evaluation(tmp_path: Path, capsys):
-    questions = tmp_path / "q.csv"
-    questions.write_text("\n".join(["question,wrong,a", *(f"What is {i} plus 1?,{i + 3},{i + 1}" for i in range(12))]))
-    assert run("init", tmp_path / "mine.yaml", "--questions", questions, "--column", "answer=a") == 0
-    assert f"opct eval runs/mine --questions {questions} --column answer=a\n" in capsys.readouterr().out
 
 
 def test_a_file_of_questions_that_cannot_be_used_writes_nothing(tmp_path: Path, capsys):
@@ -208,10 +201,13 @@ def test_from_writes_nothing_over_a_file_and_takes_no_other_option(tmp_path: Pat
     for words, named in (
         (("--from", "jailbrake"), "'jailbreak'"),
         (("--from", "jailbreak", "--questions", "q.csv"), "--questions"),
-        (("--from", "jailbreak", "--method", "sft"), "--method"),
+        (("--from", "jailbreak", "--method", "sft"), "`opct train jailbreak.yaml method=sft`"),
+        (("mine.yaml", "--method", "grpo"), "opct, sft, offpolicy, dpo, act, not grpo"),
     ):
         assert named in error_of("init", *words)
     assert "opct init configs/jailbreak.yaml --from jailbreak" in error_of("train", "configs/jailbreak.yaml")
     for file in ("jailbreak", "jailbreak.yaml"):
-        assert "`opct init jailbreak.yaml --from jailbreak`" in error_of("init", file, "--method", "sft")
+        said = error_of("init", file, "--method", "sft")
+        assert "`opct init jailbreak.yaml --from jailbreak`" in said
+        assert "`opct train jailbreak.yaml method=sft`" in said
     assert {path.name for path in tmp_path.iterdir()} == {"sycophancy.yaml", "experiment.yaml"}
