@@ -21,7 +21,7 @@ from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfi
 from opct.cpu import fuse_lora, install
 from opct.data.render import Renderer
 from opct.data.tables import hub_problem
-from opct.errors import LibraryErrors, ModelError
+from opct.errors import LibraryErrors, ModelError, OutOfMemory
 from opct.models.adapters import bare_name, fresh_adapter, load_adapter, split_weights
 from opct.models.gguf import (
     HUB_ID,
@@ -32,7 +32,7 @@ from opct.models.gguf import (
     hub_snapshot,
     smollm2_q4,
 )
-from opct.models.memory import SMALLER_MODEL, enough_memory, reuse_freed_memory
+from opct.models.memory import SMALLER_MODEL, enough_memory, free_memory, reuse_freed_memory
 from opct.models.names import check_path, name_one_inside
 from opct.runs.console import STDERR_HANDLER
 from opct.runs.io import read_json
@@ -572,7 +572,14 @@ def base_hash(model: Any) -> str:
 
 
 def master_hash(config: ModelConfig) -> str:
-    """The hash of a model's weights as full fine-tuning begins with them: in float32, for any compute dtype."""
+    """The hash of a model's weights as full fine-tuning begins with them: in float32, for any compute dtype. Raises
+    OutOfMemory where they do not fit into the memory of this machine beside what is loaded."""
+    needed, free = 4 * sum(p.numel() for p in empty_model(config).parameters()), free_memory(torch.device("cpu"))
+    if needed > free:  # Linux would grant it, and kill the process while they are read
+        raise OutOfMemory(
+            f"Whether {config.name_or_path} has the weights that the run was trained on is told in float32, which "
+            f"takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: free some, or evaluate with kl_samples=0."
+        )
     model, _, _ = load_base(config.model_copy(update={"device": "cpu", "dtype": "float32"}), master_float32=True)
     return base_hash(model)
 
