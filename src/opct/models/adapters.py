@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,6 +37,11 @@ MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """What the `init_lora_weights` begin with by which PEFT takes from the model's weights what the adapter adds."""
 MERGE = "Merge it into its base with PEFT (merge_and_unload), save that, and give the folder as model.name_or_path."
 """The remedy where an adapter cannot be kept apart from its base."""
+NOT_AS_IN_PEFT = {
+    "ADALORA": f"whose ranks PEFT changes in its own training, which is not run here. {MERGE}",
+    "LILY": f"which weighs its parts by the mean of all tokens of a batch, so one reply would change another. {KINDS}",
+}
+"""Kinds that load and would not be computed as in PEFT: why, and the remedy."""
 
 
 @contextlib.contextmanager
@@ -98,13 +104,9 @@ def active_weights(model: Any) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in added.items() if others.isdisjoint(_below(name, wrappers))}
 
 
-def moved_base(model: PeftModel) -> str | None:
-    """The `init_lora_weights` of an adapter without which the model is not its base; None where there is none."""
-    for config in model.peft_config.values():
-        init = getattr(config, "init_lora_weights", None)
-        if isinstance(init, str) and init.lower().startswith(MOVES_THE_BASE):
-            return init
-    return None
+def moves_base(init: Any) -> bool:
+    """Whether the model is not its base without an adapter of these `init_lora_weights`."""
+    return isinstance(init, str) and init.lower().startswith(MOVES_THE_BASE)
 
 
 def brings_embeddings(model: PeftModel) -> bool:
@@ -121,12 +123,14 @@ def bare_name(name: str) -> str:
 
 
 def fingerprint(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Type, shape and sum of the bytes of a tensor: a tenth of the time of a hash."""
-    flat = tensor.detach().contiguous().flatten()
-    wide = flat.numel() * flat.element_size() % 8 == 0
-    numbers = flat.view(torch.int64 if wide else torch.uint8)
-    # the sum may wrap around: it is compared, never read as a number
-    return tensor.dtype, tensor.shape, int(numbers.sum(dtype=torch.int64))
+    """Type, shape, and a hash of the sums of a tensor's bytes by row and by column: a fifth of the time of a hash of
+    all of them, and weights that change places count."""
+    rows = tensor.detach().contiguous().flatten(1) if tensor.dim() > 1 else tensor.detach().flatten()[None]
+    wide = rows.shape[1] * rows.element_size() % 8 == 0
+    numbers = rows.view(torch.int64 if wide else torch.uint8)
+    # sums may wrap around: they are compared, never read as numbers
+    sums = torch.cat([numbers.sum(0, dtype=torch.int64), numbers.sum(1, dtype=torch.int64)])
+    return tensor.dtype, tensor.shape, hashlib.sha256(sums.cpu().numpy()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -148,6 +152,23 @@ def replace_weights(model: Any, others: Mapping[str, torch.nn.Parameter]) -> Ite
     finally:
         for of, key, parameter, _ in places:
             of[key] = parameter
+
+
+def taking_off(model: PreTrainedModel) -> Callable[[], None]:
+    """What puts a model back as it is now, whatever an adapter does to it; all of one or, after an error, a part."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    biases = {name: p.detach().clone() for name, p in model.named_parameters() if name.endswith("bias")}
+
+    def take_off() -> None:
+        for name, module in modules.items():
+            parent, _, child = name.rpartition(".")
+            if name:
+                modules[parent]._modules[child] = module
+        for name, bias in biases.items():  # PEFT loads and trains them in place
+            model.get_parameter(name).data = bias
+        vars(model).pop("peft_config", None)
+
+    return take_off
 
 
 # -------------------------------------------------------------------------------------------------- a fresh adapter
@@ -384,10 +405,8 @@ def check_kind(folder: Path) -> None:
         )
     if issubclass(PEFT_TYPE_TO_CONFIG_MAPPING[kind], PromptLearningConfig):
         raise ModelError(f"{adapter} is of kind {kind}, which adds tokens to prompts and changes no layer. {KINDS}")
-    if kind == "ADALORA":
-        raise ModelError(
-            f"{adapter} is of kind {kind}, whose ranks PEFT changes in its own training, which is not run here. {MERGE}"
-        )
+    if kind in NOT_AS_IN_PEFT:
+        raise ModelError(f"{adapter} is of kind {kind}, {NOT_AS_IN_PEFT[kind]}")
     if config.get("alora_invocation_tokens") is not None:
         raise ModelError(
             f"{adapter} is an aLoRA (alora_invocation_tokens in {where}), which acts after these tokens alone, and "
@@ -395,6 +414,11 @@ def check_kind(folder: Path) -> None:
         )
     if config.get("layer_replication"):
         raise ModelError(f"{adapter} repeats layers (layer_replication). {MERGE}")
+    if moves_base(init := config.get("init_lora_weights")):  # before PEFT changes the base in place
+        raise ModelError(
+            f"{adapter} changes the model itself (init_lora_weights={init!r}), so without it that would not be its "
+            f"base. {MERGE}"
+        )
 
 
 def other_base(folder: Path, *bases: str) -> list[str]:
@@ -461,15 +485,20 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
         base, _ = split_weights(loaded)
         changed = {name for name, p in base.items() if fingerprint(p) != before.get(name)}
         if lost := sorted(changed - set(clones)) or sorted(set(before) - set(base)):
-            raise ModelError(_changes_the_model(folder, lost))
+            raise ModelError(
+                f"The adapter at {folder} changes {len(lost)} weights of the model itself ({first_of(lost)}), so "
+                f"without the adapter it would not be its base. {MERGE}"
+            )
         of_adapter = changed | {name for name, p in base.items() if p.requires_grad}
         originals = {
             name: torch.nn.Parameter(clones.get(name, base[name].detach().clone()), False) for name in of_adapter
         }
         widen_trained(loaded)
         incompatible_keys: Any = set_peft_model_state_dict(loaded, weights, TRAINED_ADAPTER)  # again, not rounded
-        added = split_weights(loaded)[1]
-        lacking = sorted(name for name in incompatible_keys.missing_keys if name in added)
+        # one that layers share, such as VBLoRA's vectors, is in the file under one of its names
+        missing, shared = set(incompatible_keys.missing_keys), loaded.named_parameters(remove_duplicate=False)
+        filled = {id(p) for name, p in shared if name not in missing}
+        lacking = sorted(name for name, p in split_weights(loaded)[1].items() if id(p) not in filled)
         _refuse_parts(loaded, folder, sorted(weights), sorted(incompatible_keys.unexpected_keys), lacking)
     cast("Any", loaded).replaced_weights = originals
     return loaded
@@ -549,15 +578,6 @@ def _other_size(name: str, of_file: str, of_model: str) -> str:
         fault = f"its weights have rank {rank}, and its adapter_config.json says {said} (r, rank_pattern)"
         return f"{fault}, for {name}: write {rank} there, or fetch both again."
     return f"its weights have other sizes than the model's: {name} is [{of_file}], and [{of_model}] fits."
-
-
-def _changes_the_model(folder: Path, names: list[str]) -> str:
-    init = read_adapter_config(folder).get("init_lora_weights")
-    cause = f"init_lora_weights={init!r}" if isinstance(init, str) else "see its adapter_config.json"
-    return (
-        f"The adapter at {folder} changes {len(names)} weights of the model itself ({first_of(names)}; {cause}), so "
-        f"without the adapter it would not be its base. {MERGE}"
-    )
 
 
 @contextlib.contextmanager
