@@ -494,12 +494,12 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
             name: torch.nn.Parameter(clones.get(name, base[name].detach().clone()), False) for name in of_adapter
         }
         widen_trained(loaded)
-        incompatible_keys: Any = set_peft_model_state_dict(loaded, weights, TRAINED_ADAPTER)  # again, not rounded
-        # one that layers share, such as VBLoRA's vectors, is in the file under one of its names
-        missing, shared = set(incompatible_keys.missing_keys), loaded.named_parameters(remove_duplicate=False)
-        filled = {id(p) for name, p in shared if name not in missing}
-        lacking = sorted(name for name, p in split_weights(loaded)[1].items() if id(p) not in filled)
-        _refuse_parts(loaded, folder, sorted(weights), sorted(incompatible_keys.unexpected_keys), lacking)
+        incompatible: Any = set_peft_model_state_dict(loaded, weights, TRAINED_ADAPTER)  # again, not rounded
+        # by identity: what layers share, such as VBLoRA's vectors, is in the file under one of its names
+        missing, everything = set(incompatible.missing_keys), loaded.named_parameters(remove_duplicate=False)
+        filled = {id(p) for name, p in everything if name not in missing}
+        lacking = [name for name, p in split_weights(loaded)[1].items() if id(p) not in filled]
+        _refuse_parts(folder, incompatible.unexpected_keys, lacking)
     cast("Any", loaded).replaced_weights = originals
     return loaded
 
@@ -528,56 +528,20 @@ def widen_trained(model: Any) -> None:
             parameter.data = parameter.data.float()
 
 
-def _refuse_parts(model: Any, folder: Path, held: list[str], unloaded: list[str], lacking: list[str]) -> None:
-    """Raise ModelError if an adapter's file (`held`) and the model's adapter have different weights."""
-    lacking = [name.replace(f".{TRAINED_ADAPTER}.", ".") for name in lacking]
+def _refuse_parts(folder: Path, unloaded: list[str], lacking: list[str]) -> None:
+    """Raise ModelError if an adapter's file and the model's adapter have different weights."""
+    faults = []
     if unloaded:
-        raise ModelError(
-            f"{len(unloaded)} weights of the adapter at {folder} have no place in the model ({first_of(unloaded)}), so "
-            f"only a part of it would be loaded: {_how_to_place(model, folder, unloaded, lacking)}."
-        )
+        faults.append(f"{len(unloaded)} weights in its file have no place in the model ({first_of(sorted(unloaded))})")
     if lacking:
-        layers = {layer for name in held if (layer := _layer(name)) is not None}
-        remedy = "fetch it again, or name only the modules that it holds in target_modules there"
-        if layers and layers.isdisjoint(map(_layer, lacking)):
-            ids = f"[{', '.join(map(str, sorted(layers)))}]"
-            remedy = f"it holds layers {ids}; give the model that it was trained on, or set layers_to_transform: {ids}"
+        names = first_of(sorted(name.replace(f".{TRAINED_ADAPTER}.", ".") for name in lacking))
+        faults.append(f"{len(lacking)} that its adapter_config.json names are not in its file ({names})")
+    if faults:
         raise ModelError(
-            f"The adapter at {folder} lacks {len(lacking)} of the weights that its adapter_config.json names "
-            f"({first_of(lacking)}): {remedy}."
+            f"Only a part of the adapter at {folder} would be loaded: {'; '.join(faults)}. Give the model that it was "
+            "trained on, fetch it again, or make target_modules and layers_to_transform in its adapter_config.json say "
+            "what its file holds, by PEFT's names."
         )
-
-
-def _how_to_place(model: Any, folder: Path, unloaded: list[str], lacking: list[str]) -> str:
-    """The remedy for weights of an adapter's file that the model's adapter does not have."""
-    places = {_place(name) for name in unloaded}
-    strange = places - {name for name, _ in _modules_of_base(model)}
-    if lacking and (strange or places & set(map(_place, lacking)) or not unloaded[0].startswith(PREFIX)):
-        return f"rename them as PEFT does, such as {lacking[0]}, or give the model that it was trained on"
-    if strange:
-        return "the model lacks these modules, so give the one that it was trained on"
-    named = read_adapter_config(folder).get("target_modules") or ()
-    if more := sorted({_leaf(place) for place in places}.difference(named)):
-        return f"add {', '.join(more)} to target_modules in its adapter_config.json"
-    return "name their layers in layers_to_transform in its adapter_config.json, or leave that out"
-
-
-def _place(name: str) -> str:
-    """The module that a weight in an adapter's file belongs to."""
-    return re.split(r"\.lora_|\.weight$|\.bias$", bare_name(name))[0]
-
-
-def _layer(name: str) -> int | None:
-    match = re.search(r"\.(\d+)\.", name)
-    return int(match[1]) if match else None
-
-
-def _other_size(name: str, of_file: str, of_model: str) -> str:
-    (rank, *wide), (said, *model_sizes) = of_file.split(", "), of_model.split(", ")
-    if "lora_A" in name and wide == model_sizes:
-        fault = f"its weights have rank {rank}, and its adapter_config.json says {said} (r, rank_pattern)"
-        return f"{fault}, for {name}: write {rank} there, or fetch both again."
-    return f"its weights have other sizes than the model's: {name} is [{of_file}], and [{of_model}] fits."
 
 
 @contextlib.contextmanager
@@ -589,7 +553,11 @@ def _fits(model: Any, folder: Path) -> Iterator[None]:
     except ModelError as error:
         said, made_for = str(error), None
         if size := re.search(r"size mismatch for (\S+): .*?\[([\d, ]+)\].*?\[([\d, ]+)\]", said):
-            said = f"Cannot load the adapter at {folder}: {_other_size(*size.groups())}"
+            name, of_file, of_model = size.groups()
+            said = (
+                f"Cannot load the adapter at {folder}: {name} is [{of_file}] in its file, and [{of_model}] fits the "
+                "model and the rank in its adapter_config.json (r, rank_pattern): fetch it again, or correct the rank."
+            )
         with contextlib.suppress(ModelError):
             made_for = read_adapter_config(folder).get("base_model_name_or_path")
         if made_for and made_for != model.name_or_path:
