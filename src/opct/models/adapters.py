@@ -123,13 +123,14 @@ def bare_name(name: str) -> str:
 
 
 def fingerprint(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Type, shape, and a hash of the sums of a tensor's bytes by row and by column: a fifth of the time of a hash of
-    all of them, and weights that change places count."""
-    rows = tensor.detach().contiguous().flatten(1) if tensor.dim() > 1 else tensor.detach().flatten()[None]
-    wide = rows.shape[1] * rows.element_size() % 8 == 0
-    numbers = rows.view(torch.int64 if wide else torch.uint8)
+    """Type, shape, and a hash of sums of the bytes of a tensor, laid out as a table, by row and by column: a fifth of
+    the time of a hash of all, and weights that only change places are seen."""
+    flat = tensor.detach().contiguous().flatten()
+    wide = flat.numel() * flat.element_size() % 8 == 0
+    numbers = flat.view(torch.int64 if wide else torch.uint8)
+    table = numbers.view(-1, next(width for width in (1024, 32, 1) if numbers.numel() % width == 0))
     # sums may wrap around: they are compared, never read as numbers
-    sums = torch.cat([numbers.sum(0, dtype=torch.int64), numbers.sum(1, dtype=torch.int64)])
+    sums = torch.cat([table.sum(0, dtype=torch.int64), table.sum(1, dtype=torch.int64)])
     return tensor.dtype, tensor.shape, hashlib.sha256(sums.cpu().numpy()).hexdigest()
 
 
