@@ -346,7 +346,7 @@ def load_base(
         if master_float32:
             remedy = "Train an adapter (lora: {r: 16, alpha: 32}), or give the model before quantisation."
             refuse_quantised(model_config, config.name_or_path, "such weights cannot be trained", remedy)
-        if config.quantization and config.quantization != _bits(getattr(model_config, "quantization_config", None)):
+        if config.quantization and config.quantization != _bits(model_config):
             refuse_quantised(model_config, config.name_or_path, "model.quantization has no effect", "Leave it out.")
         hidden_size = model_config.get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
@@ -390,17 +390,14 @@ def make_ready(model: Any, config: ModelConfig, *, master_float32: bool) -> PreT
 
 def bits_of(model: Any) -> str | None:
     """As `model.quantization`; None also where another library than bitsandbytes quantised the weights."""
-    return _bits(getattr(model.config, "quantization_config", None))
+    return _bits(model.config)
 
 
-def _bits(stored: Any) -> str | None:
-    """The same of a model's `quantization_config`, an object or, as in its file, a dict."""
-    values = (
-        stored
-        if isinstance(stored, dict)
-        else {f"load_in_{n}bit": getattr(stored, f"load_in_{n}bit", 0) for n in (4, 8)}
-    )
-    return next((bits for bits in ("4bit", "8bit") if values.get(f"load_in_{bits}")), None)
+def _bits(config: PreTrainedConfig) -> str | None:
+    stored = getattr(config, "quantization_config", None)  # an object or, as in its file, a dict
+    settings = stored if isinstance(stored, dict) else {}
+    names = {bits: f"load_in_{bits}" for bits in ("4bit", "8bit")}
+    return next((bits for bits, name in names.items() if settings.get(name, getattr(stored, name, None))), None)
 
 
 def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.dtype) -> dict[str, Any]:
@@ -474,12 +471,6 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     return fuse_lora(adapted).eval()
 
 
-def quantization_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The scales of bitsandbytes' layers by name, which are not parameters; none for other models."""
-    if getattr(model.config, "quantization_config", None) is not None:
-        yield from ((name, x) for name, x in model.state_dict().items() if ".weight." in name or name.endswith(".SCB"))
-
-
 def fit_vocabulary(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, model: Any, adapter: Path | None) -> None:
     """Give the base as many embeddings as an adapter with tokens of its own holds; call it before that is attached.
     Raises ModelError where it lacks some for tokens of the tokenizer (added ones count in an adapter's alone)."""
@@ -522,20 +513,13 @@ def _embeddings_in(adapter: Path, model: Any) -> int:
         return max((tensors.get_slice(key).get_shape()[0] for key in keys), default=0)
 
 
-def stop_tokens_of(
-    tokenizer: PreTrainedTokenizerBase, *configs: Any, renderer: Renderer | None = None
-) -> frozenset[int]:
-    """Tokens that end an answer: those of the tokenizer and the configurations, and what the template writes after one.
+def stop_tokens_of(renderer: Renderer, *configs: Any) -> frozenset[int]:
+    """Tokens that end an answer: those of the tokenizer and of the model's configurations, and what the template writes
+    after one. Raises ModelError where there is none.
 
     A token of ordinary text is none, though a configuration names it: replies would end at a letter.
-
-    Args:
-        configs: the model's configuration and generation configuration.
-        renderer: the template's; that of the tokenizer by default.
-
-    Raises:
-        ModelError: there is none.
     """
+    tokenizer = renderer.tokenizer
     values = [getattr(config, "eos_token_id", None) for config in configs]
     named = {i for value in values for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
@@ -548,7 +532,6 @@ def stop_tokens_of(
             words,
         )
     ids = (named - ordinary | {tokenizer.eos_token_id}) - {None}
-    renderer = renderer or Renderer(tokenizer)
     closing, before_user = renderer.end_of_turn(), renderer.end_of_turn(goes_on=True)
     # else the model gets as far as a stop token: `<|END_RESPONSE|><|END_OF_TURN|>`; one that also stands before
     # a user's turn, as the last of Phi's `<|end|><|endoftext|>` does not
@@ -566,9 +549,11 @@ def base_hash(model: Any) -> str:
     """A hash of the weights without any adapter."""
     base, _ = split_weights(model)
     # the originals: what an adapter puts in their place changes with training
-    base |= getattr(model, "replaced_weights", {})
-    scales = quantization_state(model)
-    return weights_hash((*base.items(), *((bare_name(name), x) for name, x in scales)))
+    named: dict[str, torch.Tensor] = {**base, **getattr(model, "replaced_weights", {})}
+    if getattr(model.config, "quantization_config", None) is not None:  # scales of bitsandbytes are no parameters
+        state = model.state_dict().items()
+        named |= {bare_name(name): x for name, x in state if ".weight." in name or name.endswith(".SCB")}
+    return weights_hash(named.items())
 
 
 def master_hash(config: ModelConfig) -> str:

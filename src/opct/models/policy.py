@@ -102,7 +102,7 @@ class Policy:
         self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
         self.renderer = renderer or Renderer(tokenizer, chat_template_kwargs)
         configs = model.config, model.config.get_text_config(), model.generation_config
-        stops = loading.stop_tokens_of(tokenizer, *configs, renderer=self.renderer)
+        stops = loading.stop_tokens_of(self.renderer, *configs)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=stops)
         self.model, self.has_adapter, self.dtype = self.backbone.model, self.backbone.has_adapter, self.backbone.dtype
         self.path, self._family = path_of(self.backbone), self.backbone.bare_model.config.model_type
@@ -241,7 +241,7 @@ class Policy:
             raise ModelError(f"{len(prompts)} prompts and {len(seeds)} seeds: give a seed, or a list, for each prompt.")
         ids = [self.renderer.render(prompt) for prompt in prompts]
         sampling = Sampling(max_completion_tokens, temperature, top_p, top_k)
-        per_prompt = [[int(s)] if isinstance(s, int | Integral) else list(map(int, s)) for s in seeds]  # also numpy's
+        per_prompt = [[int(s)] if isinstance(s, Integral) else list(map(int, s)) for s in seeds]  # also numpy's
         budget = batch_tokens or tokens_at_once(self.backbone.bare_model.config)
         groups = self.sample(ids, per_prompt, sampling, batch_tokens=budget, on_completions=on_completions)
         return [completion for group in groups for completion in group]
