@@ -104,8 +104,13 @@ def active_weights(model: Any) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in added.items() if others.isdisjoint(_below(name, wrappers))}
 
 
-def moves_base(init: Any) -> bool:
-    """Whether the model is not its base without an adapter of these `init_lora_weights`."""
+def moved_base(model: PeftModel) -> str | None:
+    """The `init_lora_weights` of an adapter without which the model is not its base; None where there is none."""
+    inits = (getattr(config, "init_lora_weights", None) for config in model.peft_config.values())
+    return next(filter(_moves_base, inits), None)
+
+
+def _moves_base(init: Any) -> bool:
     return isinstance(init, str) and init.lower().startswith(MOVES_THE_BASE)
 
 
@@ -131,7 +136,7 @@ def fingerprint(tensor: torch.Tensor) -> tuple[Any, ...]:
     table = numbers.view(-1, next(width for width in (1024, 32, 1) if numbers.numel() % width == 0))
     # sums may wrap around: they are compared, never read as numbers
     sums = torch.cat([table.sum(0, dtype=torch.int64), table.sum(1, dtype=torch.int64)])
-    return tensor.dtype, tensor.shape, hashlib.sha256(sums.cpu().numpy()).hexdigest()
+    return tensor.dtype, tensor.shape, hashlib.sha256(sums.cpu().numpy().tobytes()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -415,7 +420,7 @@ def check_kind(folder: Path) -> None:
         )
     if config.get("layer_replication"):
         raise ModelError(f"{adapter} repeats layers (layer_replication). {MERGE}")
-    if moves_base(init := config.get("init_lora_weights")):  # before PEFT changes the base in place
+    if _moves_base(init := config.get("init_lora_weights")):  # before PEFT changes the base in place
         raise ModelError(
             f"{adapter} changes the model itself (init_lora_weights={init!r}), so without it that would not be its "
             f"base. {MERGE}"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from opct.errors import ModelError
-from opct.models.adapters import moves_base, replace_weights
+from opct.models.adapters import moved_base, replace_weights
 from opct.models.scoring import Head, padded_ids
 
 if TYPE_CHECKING:
@@ -218,8 +218,7 @@ def _refuse_adapter(model: Any, bare: Any) -> None:
             f"The adapter is of type {model.peft_type.value}, which changes no layer and so cannot be switched off: "
             "use an adapter such as LoRA."
         )
-    inits = (getattr(config, "init_lora_weights", None) for config in model.peft_config.values())
-    for init in filter(moves_base, inits):
+    if (init := moved_base(model)) is not None:
         raise ModelError(
             f"The adapter has init_lora_weights={init!r}, which changes the model itself, so without the adapter it "
             "would not be its base: merge it (merge_and_unload), or convert it as PEFT's save_pretrained does "

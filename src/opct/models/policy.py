@@ -241,7 +241,7 @@ class Policy:
             raise ModelError(f"{len(prompts)} prompts and {len(seeds)} seeds: give a seed, or a list, for each prompt.")
         ids = [self.renderer.render(prompt) for prompt in prompts]
         sampling = Sampling(max_completion_tokens, temperature, top_p, top_k)
-        per_prompt = [[int(s)] if isinstance(s, Integral) else list(map(int, s)) for s in seeds]  # also numpy's
+        per_prompt = [[int(s)] if isinstance(s, int | Integral) else list(map(int, s)) for s in seeds]  # also numpy's
         budget = batch_tokens or tokens_at_once(self.backbone.bare_model.config)
         groups = self.sample(ids, per_prompt, sampling, batch_tokens=budget, on_completions=on_completions)
         return [completion for group in groups for completion in group]

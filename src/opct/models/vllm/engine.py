@@ -164,8 +164,8 @@ class Engine:
             on_done(sum(map(len, ranges)) - len(ranges))
         how: dict[str, Any] = {"stop_ids": self._policy.backbone.stop_ids, "decode": self._policy.renderer.decode}
         return [
-            [completion_of(*sample, len(ids), seed, **how) for seed, sample in zip(*both, strict=True)]
-            for ids, *both in zip(prompt_ids, ranges, sampled, strict=True)
+            [completion_of(*sample, len(ids), seed, **how) for seed, sample in zip(group, samples, strict=True)]
+            for ids, group, samples in zip(prompt_ids, ranges, sampled, strict=True)
         ]
 
     def base(self) -> Sampler:
