@@ -1,6 +1,7 @@
-"""Prompts that are shared: what is computed together, and that a model which does not fit is found out."""
+"""Rows and prompts that are shared: what is computed together, and that a model which does not fit is found out."""
 
 import copy
+import random
 
 import pytest
 import torch
@@ -15,10 +16,14 @@ from opct.cpu.shared_prompts import (
     no_cascade_reason,
     shared_batches,
 )
-from opct.cpu.shared_rows import SharedPrompts, no_shared_rows_reason
+from opct.cpu.shared_rows import SharedPrefixKV, SharedPrompts, no_shared_rows_reason
 from opct.models.backbone import Backbone
+from opct.models.inference.prefill import plain_prefill
+from opct.models.inference.rows import RepeatedKV
 from opct.models.policy import Policy
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
+
+SPAN = 6
 
 
 @pytest.fixture
@@ -26,6 +31,49 @@ def policy() -> Policy:
     model = tiny_model()
     install(model)
     return Policy(model, tiny_tokenizer())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_that_share_prompts_are_rows_with_copies(policy: Policy, seed: int):
+    """Rows leave, or others enter in their place, in any order, until columns must be dropped: what busy rows hold is
+    the same, and prompts are there once, and no longer than their rows."""
+    rng, more = random.Random(seed), seed % 2 == 0
+    prompts, copies = [[1, 40, 50, 60, 70, 80, 90], [1, 41, 51], [7]], [2, 3, 1]
+    with policy.inference():
+        found = plain_prefill(policy.backbone, prompts).for_rows(copies)
+        copied, shared = (
+            kind(policy.backbone, copy.deepcopy(found), SPAN, more=more) for kind in (RepeatedKV, SharedPrefixKV)
+        )
+        ages, entered = [0] * 6, 0
+        for _ in range(25 if more else SPAN):
+            busy = [row for row, age in enumerate(ages) if age < SPAN]
+            if not busy:
+                break
+            done = torch.tensor([age >= SPAN for age in ages])
+            tokens = torch.tensor([rng.randint(3, 90) for _ in ages])
+            expected, hidden = (rows.advance(tokens, done) for rows in (copied, shared))
+            torch.testing.assert_close(hidden[busy], expected[busy], rtol=1e-5, atol=1e-5)
+            ages = [age + 1 for age in ages]
+            free = [row for row, age in enumerate(ages) if age >= SPAN or rng.random() < 0.15]
+            if more and free and rng.random() < 0.7:
+                rng.shuffle(free)
+                free = free[: rng.randint(1, len(free))]
+                n = rng.randint(1, len(free))
+                new = [[rng.randint(3, 90) for _ in range(rng.randint(1, 7))] for _ in range(n)]
+                of_new = [1] * (n - 1) + [len(free) - n + 1]
+                is_busy = torch.tensor([age < SPAN for age in ages]).index_fill(0, torch.tensor(free), False)
+                for rows in (copied, shared):
+                    rows.admit(torch.tensor(free), is_busy, plain_prefill(policy.backbone, new).for_rows(of_new))
+                for row in free:
+                    ages[row] = 0
+                entered += n
+            elif not more and len(ages) > 1 and rng.random() < 0.4:
+                kept = rng.sample(range(len(ages)), rng.randint(1, len(ages) - 1))
+                for rows in (copied, shared):
+                    rows.keep(torch.tensor(kept))
+                ages = [ages[row] for row in kept]
+        assert len(shared._layers[0][0]) <= (6 if more else len(ages))
+    assert not more or entered > 2
 
 
 def test_scores_far_apart_and_masks():
