@@ -44,7 +44,7 @@ class PolicyBackend:
         self.events.append(("draw", adapter, len(prompts)))
         policy = self._base if adapter is None else self.served[adapter]
         groups = policy.sample(prompts, [list(own) for own in seeds], sampling, on_done=on_done)
-        return [[Sample(list(c.token_ids), list(c.logprobs)) for c in own] for own in groups]
+        return [[(list(c.token_ids), list(c.logprobs)) for c in own] for own in groups]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         self.events.append(("score", len(sequences)))

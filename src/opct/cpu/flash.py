@@ -85,15 +85,11 @@ def causal_flash_gradient(
 
 
 def _causal_blocks(tokens: int, groups: int, dtype: torch.dtype) -> Iterator[tuple[slice, int, Tensor]]:
-    """(queries, keys from the first, mask) of blocks of `CAUSAL_TOKENS` tokens."""
+    """(queries, keys from the first, mask [1, 1, queries, keys]) of blocks of `CAUSAL_TOKENS` tokens."""
     for start in range(0, tokens, CAUSAL_TOKENS):
         end = min(start + CAUSAL_TOKENS, tokens)
+        # + 1: a token sees itself; else the first token's row is all -inf, and its softmax NaN
+        hidden = torch.ones(end - start, end, dtype=torch.bool).triu(start + 1).repeat_interleave(groups, 0)
+        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -math.inf)
         # queries are ordered by token, then group: without `* groups` a block gets the queries of other tokens
-        yield slice(start * groups, end * groups), end, causal_mask(start, end, groups, dtype)[None, None]
-
-
-def causal_mask(start: int, end: int, groups: int, dtype: torch.dtype) -> Float[Tensor, "queries keys"]:
-    """0 where the queries of tokens `start` to `end` see one of the first `end` keys, else -inf."""
-    # + 1: a token sees itself; else the first token's row is all -inf, and its softmax NaN
-    hidden = torch.ones(end - start, end, dtype=torch.bool).triu(start + 1).repeat_interleave(groups, 0)
-    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -math.inf)
+        yield slice(start * groups, end * groups), end, mask[None, None]

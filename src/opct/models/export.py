@@ -99,8 +99,7 @@ class Difference:
 
 def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Trained:
     """The weights of a run's newest checkpoint, or of the checkpoint that the path names. Raises ModelError where it is
-    no run, has no checkpoint, or its base model has other weights now; CheckpointError where the checkpoint is
-    corrupt."""
+    no run or has no checkpoint; CheckpointError where the checkpoint is corrupt."""
     run = run_of(path)
     if run is None and (Path(path) / "adapter_config.json").is_file():
         merge = f"AutoPeftModelForCausalLM.from_pretrained({str(path)!r}).merge_and_unload().save_pretrained('merged')"
@@ -119,8 +118,6 @@ def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Traine
     config = load_run_config(run.config_path).model.model_copy(update={"trust_remote_code": trust_remote_code})
     base = with_weights(config)
     weights = next(folder for folder in (checkpoint / "adapter", checkpoint / "model") if folder.is_dir())
-    if weights.name == "adapter":
-        refuse_other_base(run, base, None)
     return Trained(run.path, weights, base, str(manifest.get("dtype") or "float32"))
 
 
@@ -179,9 +176,10 @@ def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Itera
 
 def write_adapter(trained: Trained, folder: Path) -> None:
     """Write the PEFT adapter with its tokenizer; it names a base that transformers finds. Raises ModelError where every
-    weight was trained, so that there is no adapter."""
+    weight was trained, so that there is no adapter, or the base has other files now."""
     if not trained.is_adapter:
         raise ModelError(f"{trained.folder} trained every weight, so it has no adapter: export it with --merged.")
+    refuse_other_base(RunDir(trained.folder), trained.base, None)
     shutil.copytree(trained.weights, folder)
     path = folder / "adapter_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
+
+log = logging.getLogger(__name__)
 
 GIVEN_MODEL = "given_model"  # in the manifest of a run whose base the caller had loaded
 
@@ -105,22 +108,28 @@ def adapter_now(adapter: str | None) -> Path | None:
 def refuse_other_base(run: RunDir, base: ModelConfig, base_hash: Callable[[], str] | None) -> None:
     """Raise ModelError if the base of a run has other weights now than the run was trained on.
 
-    A new commit or a copy with other files may hold the same weights, so the hash decides where it can.
+    A new commit or a copy with other files may hold the same weights, so the hash decides where there is one. Without,
+    other files are refused, and a new commit on the hub gives a warning.
 
     Args:
-        base: the settings by which it was loaded.
-        base_hash: of its weights in the dtype of the run; None if they were loaded in another one.
+        base: the settings by which it is loaded.
+        base_hash: of its weights in the dtype of the run; None if they are not loaded, or in another one.
     """
     manifest: Mapping[str, Any] = run.read_manifest()
-    changed = changed_files((manifest.get("weights") or {}).get("base") or {}, fingerprint_weights(base))
+    before, now = (manifest.get("weights") or {}).get("base") or {}, fingerprint_weights(base)
+    changed = changed_files(before, now)
     is_unknown = manifest.get(GIVEN_MODEL) and base_hash is not None
     if not (changed or is_unknown) or (base_hash is not None and base_hash() == manifest.get("base")):
         return
     if changed:
-        raise ModelError(
+        said = (
             f"{run.path} was trained on another base model than {base.name_or_path} is now ({'; '.join(changed)}): "
-            "restore that model's files, or name that commit (model.revision)."
+            "restore that model's files, or name that commit (model.revision)"
         )
+        if base_hash is None and before.keys() == now.keys() == {"commit"}:
+            log.warning("%s, unless its weights are the same in both.", said)
+            return
+        raise ModelError(f"{said}.")
     raise ModelError(
         f"{run.path} was trained on a model that was given to opct.train loaded, and {base.name_or_path} has other "
         "weights. Load that model as then and put the adapter of a checkpoint on it with PEFT; opct.evaluate takes "
@@ -144,9 +153,7 @@ def _of_run(
     if adapter is not None:
         policy = load(base, recorded_dtype=recorded)
         is_as_then = settings.keys().isdisjoint(("dtype", "quantization"))
-        # of a hub model in another dtype there is a commit alone, and a new one says nothing of the weights
-        if is_as_then or Path(base.name_or_path).exists():
-            refuse_other_base(run, base, (lambda: policy.base_hash()) if is_as_then else None)
+        refuse_other_base(run, base, (lambda: policy.base_hash()) if is_as_then else None)
         return policy
     from opct.models.loading import master_hash
 

@@ -41,7 +41,7 @@ LOCK_TIMEOUT_S = 1800
 
 
 def cache_dir() -> Path:
-    """Where converted models are kept: `$OPCT_CACHE`, or the user's cache folder."""
+    """Where converted models and hashes of weights are kept: `$OPCT_CACHE`, or the cache folder of the user."""
     import platformdirs
 
     return Path(os.environ.get("OPCT_CACHE") or platformdirs.user_cache_dir("opct"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,7 +13,6 @@ from opct.errors import ModelError
 from opct.models.loading import bits_of, check_model_name
 
 if TYPE_CHECKING:
-    from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -22,17 +21,17 @@ class GivenModel:
     """A loaded transformers model without an adapter, and its tokenizer.
 
     Attributes:
-        adapted: PEFT's model around it, once it has an adapter.
+        take_off: puts it back as it was before it got an adapter.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    adapted: PeftModel | None = None
+    take_off: Callable[[], None] | None = None
 
     def take_back(self, error: type[BaseException] | None, *_: object) -> None:
         """At the end of a context that an error leaves: take the adapter off, so that the model can be given again."""
-        if error is not None and self.adapted is not None:
-            cast("Any", self.adapted).unload()
+        if error is not None and self.take_off is not None:
+            self.take_off()
 
     @property
     def dtype(self) -> torch.dtype:

@@ -21,7 +21,7 @@ from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfi
 from opct.cpu import fuse_lora, install
 from opct.data.render import Renderer
 from opct.data.tables import hub_problem
-from opct.errors import LibraryErrors, ModelError
+from opct.errors import LibraryErrors, ModelError, OutOfMemory
 from opct.models.adapters import bare_name, fresh_adapter, load_adapter, split_weights
 from opct.models.gguf import (
     HUB_ID,
@@ -32,7 +32,7 @@ from opct.models.gguf import (
     hub_snapshot,
     smollm2_q4,
 )
-from opct.models.memory import SMALLER_MODEL, enough_memory, reuse_freed_memory
+from opct.models.memory import SMALLER_MODEL, enough_memory, free_memory, reuse_freed_memory
 from opct.models.names import check_path, name_one_inside
 from opct.runs.console import STDERR_HANDLER
 from opct.runs.io import read_json
@@ -346,7 +346,7 @@ def load_base(
         if master_float32:
             remedy = "Train an adapter (lora: {r: 16, alpha: 32}), or give the model before quantisation."
             refuse_quantised(model_config, config.name_or_path, "such weights cannot be trained", remedy)
-        if config.quantization and config.quantization != _bits(getattr(model_config, "quantization_config", None)):
+        if config.quantization and config.quantization != _bits(model_config):
             refuse_quantised(model_config, config.name_or_path, "model.quantization has no effect", "Leave it out.")
         hidden_size = model_config.get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
@@ -390,17 +390,14 @@ def make_ready(model: Any, config: ModelConfig, *, master_float32: bool) -> PreT
 
 def bits_of(model: Any) -> str | None:
     """As `model.quantization`; None also where another library than bitsandbytes quantised the weights."""
-    return _bits(getattr(model.config, "quantization_config", None))
+    return _bits(model.config)
 
 
-def _bits(stored: Any) -> str | None:
-    """The same of a model's `quantization_config`, an object or, as in its file, a dict."""
-    values = (
-        stored
-        if isinstance(stored, dict)
-        else {f"load_in_{n}bit": getattr(stored, f"load_in_{n}bit", 0) for n in (4, 8)}
-    )
-    return next((bits for bits in ("4bit", "8bit") if values.get(f"load_in_{bits}")), None)
+def _bits(config: PreTrainedConfig) -> str | None:
+    stored = getattr(config, "quantization_config", None)  # an object or, as in its file, a dict
+    settings = stored if isinstance(stored, dict) else {}
+    names = {bits: f"load_in_{bits}" for bits in ("4bit", "8bit")}
+    return next((bits for bits, name in names.items() if settings.get(name, getattr(stored, name, None))), None)
 
 
 def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.dtype) -> dict[str, Any]:
@@ -474,12 +471,6 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     return fuse_lora(adapted).eval()
 
 
-def quantization_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The scales of bitsandbytes' layers by name, which are not parameters; none for other models."""
-    if getattr(model.config, "quantization_config", None) is not None:
-        yield from ((name, x) for name, x in model.state_dict().items() if ".weight." in name or name.endswith(".SCB"))
-
-
 def fit_vocabulary(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, model: Any, adapter: Path | None) -> None:
     """Give the base as many embeddings as an adapter with tokens of its own holds; call it before that is attached.
     Raises ModelError where it lacks some for tokens of the tokenizer (added ones count in an adapter's alone)."""
@@ -522,20 +513,13 @@ def _embeddings_in(adapter: Path, model: Any) -> int:
         return max((tensors.get_slice(key).get_shape()[0] for key in keys), default=0)
 
 
-def stop_tokens_of(
-    tokenizer: PreTrainedTokenizerBase, *configs: Any, renderer: Renderer | None = None
-) -> frozenset[int]:
-    """Tokens that end an answer: those of the tokenizer and the configurations, and what the template writes after one.
+def stop_tokens_of(renderer: Renderer, *configs: Any) -> frozenset[int]:
+    """Tokens that end an answer: those of the tokenizer and of the model's configurations, and what the template writes
+    after one. Raises ModelError where there is none.
 
     A token of ordinary text is none, though a configuration names it: replies would end at a letter.
-
-    Args:
-        configs: the model's configuration and generation configuration.
-        renderer: the template's; that of the tokenizer by default.
-
-    Raises:
-        ModelError: there is none.
     """
+    tokenizer = renderer.tokenizer
     values = [getattr(config, "eos_token_id", None) for config in configs]
     named = {i for value in values for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
@@ -548,7 +532,6 @@ def stop_tokens_of(
             words,
         )
     ids = (named - ordinary | {tokenizer.eos_token_id}) - {None}
-    renderer = renderer or Renderer(tokenizer)
     closing, before_user = renderer.end_of_turn(), renderer.end_of_turn(goes_on=True)
     # else the model gets as far as a stop token: `<|END_RESPONSE|><|END_OF_TURN|>`; one that also stands before
     # a user's turn, as the last of Phi's `<|end|><|endoftext|>` does not
@@ -566,13 +549,22 @@ def base_hash(model: Any) -> str:
     """A hash of the weights without any adapter."""
     base, _ = split_weights(model)
     # the originals: what an adapter puts in their place changes with training
-    base |= getattr(model, "replaced_weights", {})
-    scales = quantization_state(model)
-    return weights_hash((*base.items(), *((bare_name(name), x) for name, x in scales)))
+    named: dict[str, torch.Tensor] = {**base, **getattr(model, "replaced_weights", {})}
+    if getattr(model.config, "quantization_config", None) is not None:  # scales of bitsandbytes are no parameters
+        state = model.state_dict().items()
+        named |= {bare_name(name): x for name, x in state if ".weight." in name or name.endswith(".SCB")}
+    return weights_hash(named.items())
 
 
 def master_hash(config: ModelConfig) -> str:
-    """The hash of a model's weights as full fine-tuning begins with them: in float32, for any compute dtype."""
+    """The hash of a model's weights as full fine-tuning begins with them: in float32, for any compute dtype. Raises
+    OutOfMemory where they do not fit into the memory of this machine beside what is loaded."""
+    needed, free = 4 * sum(p.numel() for p in empty_model(config).parameters()), free_memory(torch.device("cpu"))
+    if needed > free:  # Linux would grant it, and kill the process while they are read
+        raise OutOfMemory(
+            f"Whether {config.name_or_path} has the weights that the run was trained on is told in float32, which "
+            f"takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: free some, or evaluate with kl_samples=0."
+        )
     model, _, _ = load_base(config.model_copy(update={"device": "cpu", "dtype": "float32"}), master_float32=True)
     return base_hash(model)
 

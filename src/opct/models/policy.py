@@ -31,6 +31,7 @@ from opct.models.adapters import (
     fingerprint,
     other_base,
     split_weights,
+    taking_off,
 )
 from opct.models.backbone import Backbone
 from opct.models.given import GivenModel
@@ -101,7 +102,7 @@ class Policy:
         self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
         self.renderer = renderer or Renderer(tokenizer, chat_template_kwargs)
         configs = model.config, model.config.get_text_config(), model.generation_config
-        stops = loading.stop_tokens_of(tokenizer, *configs, renderer=self.renderer)
+        stops = loading.stop_tokens_of(self.renderer, *configs)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=stops)
         self.model, self.has_adapter, self.dtype = self.backbone.model, self.backbone.has_adapter, self.backbone.dtype
         self.path, self._family = path_of(self.backbone), self.backbone.bare_model.config.model_type
@@ -171,9 +172,9 @@ class Policy:
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
             loading.fit_vocabulary(config, renderer.tokenizer, model, folder)
         if lora is not None or adapter is not None:
-            model = loading.attach_adapter(model, lora, folder, seed=seed)
             if given is not None:
-                given.adapted = model
+                given.take_off = taking_off(model)  # before: PEFT may fail halfway
+            model = loading.attach_adapter(model, lora, folder, seed=seed)
             adapter_config = model.peft_config[TRAINED_ADAPTER]
             adapter_config.base_model_name_or_path, adapter_config.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):

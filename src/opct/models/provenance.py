@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import re
+import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from opct.config.schema import Q4_MODEL, ModelConfig
+from opct.errors import RunError
 from opct.models.adapters import read_adapter_config
-from opct.models.gguf import WHEEL_SHA256, cached_commit
-from opct.runs.io import file_sha256
+from opct.models.gguf import WHEEL_SHA256, cache_dir, cached_commit
+from opct.runs.io import atomic_write, file_sha256, read_bytes
 
 Fingerprints = dict[str, dict[str, Any]]
 """By file name: `sha256`."""
@@ -22,6 +27,9 @@ WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 SCALES = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora")
 """Settings that determine the scale of an adapter's weights; the rest of its file differs between versions of PEFT."""
+
+LARGE = 2**26  # bytes; the hash of a smaller file takes a twentieth of a second
+SETTLED_NS = 2 * 10**9
 
 
 def fingerprint_weights(config: ModelConfig) -> Fingerprints:
@@ -75,5 +83,17 @@ def _fingerprints(files: Iterable[Path]) -> Fingerprints:
 
 @lru_cache(maxsize=1024)
 def _hash_at(file: Path, size: int, mtime_ns: int) -> str:
-    """SHA-256 of a file, read again only if its size or time changed."""
-    return file_sha256(file)
+    """SHA-256 of a file, read again only if its size or time changed; that of a large one is kept in the cache."""
+    if size < LARGE:
+        return file_sha256(file)
+    key = hashlib.sha256(os.fsencode(f"{file}\0{size}\0{mtime_ns}")).hexdigest()
+    kept = cache_dir() / "hashes" / key
+    with contextlib.suppress(OSError, ValueError):
+        if re.fullmatch(r"[0-9a-f]{64}", known := read_bytes(kept).decode()):
+            return known
+    digest = file_sha256(file)
+    # not of a file that was just written: it might change again within one tick of the file system's clock
+    if time.time_ns() - mtime_ns > SETTLED_NS:
+        with contextlib.suppress(RunError):
+            atomic_write(kept, digest)
+    return digest

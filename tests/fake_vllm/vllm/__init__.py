@@ -78,8 +78,7 @@ class LLM:
         from opct.models.inference.sampler import Sampling
 
         sampling = Sampling(*(given[name] for name in ("max_tokens", "temperature", "top_p", "top_k")))
-        groups = self._backend.sample(ids, seeds, sampling, adapter, lambda n: None)
-        return [[(sample.token_ids, sample.logprobs) for sample in group] for group in groups]
+        return self._backend.sample(ids, seeds, sampling, adapter, lambda n: None)
 
 
 def _tables(ids, logprobs):

@@ -3,7 +3,6 @@
 import signal
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -89,20 +88,6 @@ def test_a_sample_alone_is_that_among_others_also_where_memory_is_too_short_for_
     monkeypatch.setattr(continuous, "_blocks", lambda *_: 4)
     assert tokens(policy.sample(prompts, [[1, 2, 3]] * 2, sampling)) == expected
     assert any(again)
-
-
-def test_draws_have_the_probabilities_of_the_logits_and_their_log_probs():
-    """5,000 requests draw their second token of a vocabulary of five; chi-square, 4 degrees: 18.5 at 0.001."""
-    n, logits = 5_000, torch.tensor([2.0, 1.0, 0.0, -1.0, -3.0])
-    draws = continuous._Draws([[1, 2, 3]], [range(n)], Sampling(2, temperature=0.7))
-    states = [SimpleNamespace(request_id=name, position_offset=4) for name in continuous._places([range(n)])]
-    rows, output_ids = torch.zeros(2, n + 9, dtype=torch.int32), torch.zeros(2, n + 9, dtype=torch.int32)
-    draws.prepare_tensor_args([SimpleNamespace(state=state, has_new_token=True) for state in states], rows)
-    draws.write(draws(torch.empty(0), logits.repeat(n, 1), rows[:, :n]), output_ids)
-    expected, made = (logits / 0.7).softmax(-1), output_ids[0, :n].long()
-    counts = made.bincount(minlength=5)
-    assert float(((counts - n * expected) ** 2 / (n * expected)).sum()) < 18.5
-    assert torch.allclose(output_ids[1, :n].view(torch.float32), expected.log()[made], atol=1e-6)
 
 
 def test_greedy_answers_stop_tokens_and_the_base_are_those_of_the_other_sampler(policy):

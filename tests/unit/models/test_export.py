@@ -161,6 +161,24 @@ def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: 
     assert left_behind(tmp_path) == ["model", "run"]
 
 
+def test_of_a_new_commit_on_the_hub_the_weights_decide_and_an_adapter_alone_gives_a_warning(
+    run: Path, tmp_path: Path, monkeypatch, caplog
+):
+    copy = RunDir(shutil.copytree(run, tmp_path / "run"))
+    manifest = copy.read_manifest()
+    manifest["weights"]["base"] = {"commit": {"sha256": "0123"}}
+    (copy.path / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr("opct.models.from_run.fingerprint_weights", lambda base: {"commit": {"sha256": "4567"}})
+    opct.export(copy.path, merged=tmp_path / "merged")
+    assert not caplog.records
+    opct.export(copy.path, adapter=tmp_path / "adapter")
+    assert "commit: 0123 then, 4567 now" in caplog.text
+    assert "model.revision" in caplog.text
+    (copy.path / "manifest.json").write_text(json.dumps(manifest | {"base": "of other weights"}))
+    with refused(ModelError, "0123", "4567"):
+        opct.export(copy.path, merged=tmp_path / "again")
+
+
 def test_a_base_that_was_moved_is_asked_for_by_its_run(run: Path, model: Path, tmp_path: Path):
     copy = RunDir(shutil.copytree(run, tmp_path / "copy"))
     gone = str(tmp_path / "gone")

@@ -133,14 +133,6 @@ def test_what_cannot_be_converted_leaves_no_half_model(cache, wheel, tmp_path: P
     assert leftovers(cache) == []
 
 
-NAMES = {
-    **{"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"},
-    **{"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"},
-    **{"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"},
-    **{"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"},
-}
-
-
 def write_gguf(path: Path, model, tokenizer) -> None:
     """The model as llama.cpp would store it, float32: rows of q and k in its own rotary order."""
     config = model.config
@@ -166,14 +158,13 @@ def write_gguf(path: Path, model, tokenizer) -> None:
     writer.add_eos_token_id(tokenizer.eos_token_id)
     writer.add_pad_token_id(tokenizer.pad_token_id)
     writer.add_chat_template(CHAT_TEMPLATE)
+    names = library.get_tensor_name_map(library.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, weight in model.state_dict().items():
-        part = next(part for part in NAMES if part in name)
-        layer = f"blk.{name.split('.')[2]}." if "layers" in name else ""
-        if part in ("q_proj", "k_proj"):
-            heads = config.num_attention_heads if part == "q_proj" else config.num_key_value_heads
+        if "q_proj" in name or "k_proj" in name:
+            heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
             halves = weight.view(heads, 2, weight.shape[0] // heads // 2, weight.shape[1])
             weight = halves.transpose(1, 2).reshape(weight.shape)
-        writer.add_tensor(f"{layer}{NAMES[part]}.weight", weight.float().numpy())
+        writer.add_tensor(names.get_name(name, (".weight",)), weight.float().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

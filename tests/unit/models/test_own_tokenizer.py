@@ -1,19 +1,15 @@
 """Stop tokens, and the tokenizer and chat template that an adapter brings."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
-from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
 from transformers.utils import chat_template_utils
 
 from opct.config.schema import ModelConfig
 from opct.data.reasoning import Reasoning
+from opct.data.render import Renderer
 from opct.errors import ModelError
-from opct.models.adapters import quiet_peft
 from opct.models.from_run import load_policy
 from opct.models.loading import stop_tokens_of
 from opct.models.policy import Policy
@@ -23,8 +19,10 @@ from opct.training.trainer import train
 from tests.refusals import refused
 from tests.templates import CHANNELS, DATED, NAMED_CHANNEL, OWN_MARKS, TWO_ENDS, tokenizer_of
 from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_tokenizer
+from tests.unit.models.test_adapters import PLACES, save_adapter
 from tests.unit.training.conftest import NO_VALIDATION
 
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 USER = ({"role": "user", "content": "Hi"},)
 OWN = CHAT_TEMPLATE.replace("assistant\n", "assistant (mine)\n")
 SHORT = {"data": NO_VALIDATION, "rollout": {"max_completion_tokens": 2}}
@@ -47,30 +45,16 @@ def test_stop_tokens(template: str, configured, expected: set[str]):
     tokenizer = tokenizer_of(template)
     if template != CHAT_TEMPLATE:
         tokenizer.eos_token = "<|endoftext|>"
-    found = stop_tokens_of(tokenizer, SimpleNamespace(eos_token_id=configured))
+    found = stop_tokens_of(Renderer(tokenizer), SimpleNamespace(eos_token_id=configured))
     assert set(tokenizer.convert_ids_to_tokens(sorted(found))) == expected
-
-
-def save_adapter(folder: Path, base: Path, tokens: int = 0, **options) -> Path:
-    """An adapter of the tiny model in `base`, made with PEFT alone; `tokens` more embeddings than the base has."""
-    model = Policy.load(str(base)).model
-    if tokens:
-        model.resize_token_embeddings(len(tiny_tokenizer()) + tokens, mean_resizing=False)
-    settings = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", **options)
-    with quiet_peft():
-        adapted = get_peft_model(model, settings)
-        adapted.save_pretrained(folder, save_embedding_layers=tokens > 0 and not options)
-    config = folder / "adapter_config.json"
-    named = json.loads(config.read_text()) | {"base_model_name_or_path": str(base)}
-    config.write_text(json.dumps(named))
-    return folder
 
 
 @pytest.mark.parametrize("files", ["tokenizer", "chat_template.jinja"])
 def test_the_chat_template_of_an_adapter_is_used(make_config, tmp_path: Path, files: str):
     """In evaluation and chat (`load_policy`), and in a run that continues it, whose checkpoints keep it."""
     base = save_tiny(tmp_path / "base")
-    adapter = save_adapter(tmp_path / "adapter", base)
+    adapter = tmp_path / "adapter"
+    save_adapter(base, adapter)
     if files == "tokenizer":
         tokenizer = tiny_tokenizer()
         tokenizer.chat_template = OWN
@@ -79,7 +63,7 @@ def test_the_chat_template_of_an_adapter_is_used(make_config, tmp_path: Path, fi
         (adapter / files).write_text(OWN)
     assert load_policy(str(adapter)).renderer.text(USER).endswith("assistant (mine)\n")
     assert not load_policy(str(base)).renderer.text(USER).endswith("(mine)\n")
-    lora = {"r": 2, "alpha": 8, "target_modules": ["q_proj"]}
+    lora = {"r": 4, "alpha": 8, "target_modules": PLACES}
     config = make_config(max_steps=1, model={"name_or_path": str(base), "adapter": str(adapter)}, lora=lora, **SHORT)
     renderer = load_policy(str(adapter)).renderer
     assert all(r.prompt_ids == renderer.render(r.pair.prompt) for r in load_data(config).pairs)
@@ -89,31 +73,18 @@ def test_the_chat_template_of_an_adapter_is_used(make_config, tmp_path: Path, fi
 
 def test_an_adapter_without_a_template_has_that_of_its_base(tmp_path: Path):
     base = save_tiny(tmp_path / "base")
-    adapter, tokenizer = save_adapter(tmp_path / "adapter", base), tiny_tokenizer()
+    adapter, tokenizer = tmp_path / "adapter", tiny_tokenizer()
+    save_adapter(base, adapter)
     expected = load_policy(str(adapter)).renderer.template_hash
     tokenizer.chat_template = None
     tokenizer.save_pretrained(adapter)
     assert load_policy(str(adapter)).renderer.template_hash == expected
 
 
-@pytest.mark.parametrize("options", [{}, {"modules_to_save": ["embed_tokens", "lm_head"]}])
-def test_embeddings_for_new_tokens_come_with_the_adapter(tmp_path: Path, options: dict):
-    base = save_tiny(tmp_path / "base", tie=not options)
-    adapter, tokenizer = save_adapter(tmp_path / "adapter", base, tokens=2, **options), tiny_tokenizer()
-    tokenizer.add_tokens(["<|new|>", "<|other|>"])
-    tokenizer.save_pretrained(adapter)
-    policy = load_policy(str(adapter), dtype="float32")
-    assert len(policy.model.get_input_embeddings().weight) == len(tokenizer)
-    assert policy.renderer.render([{"role": "user", "content": "<|new|>"}]).count(len(tokenizer) - 2) == 1
-    stored = load_file(adapter / "adapter_model.safetensors")
-    [table] = [value for name, value in stored.items() if name.endswith("embed_tokens.weight")]
-    assert torch.equal(policy.model.get_input_embeddings().weight, table)
-    assert load_policy(str(adapter), dtype="float32").base_hash() == policy.base_hash()
-
-
 def test_new_tokens_without_embeddings_and_a_template_that_changes_are_refused(tmp_path: Path):
     base = save_tiny(tmp_path / "base")
-    adapter, tokenizer = save_adapter(tmp_path / "adapter", base), tiny_tokenizer()
+    adapter, tokenizer = tmp_path / "adapter", tiny_tokenizer()
+    save_adapter(base, adapter)
     tokenizer.add_tokens(["<|new|>"])
     tokenizer.save_pretrained(adapter)
     with refused(ModelError, "<|new|>"):

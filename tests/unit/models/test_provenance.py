@@ -1,5 +1,6 @@
 """Whether a model and an adapter are read from the files that they were read from before."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -8,7 +9,9 @@ import huggingface_hub
 import pytest
 
 from opct.config.schema import ModelConfig
+from opct.models import provenance
 from opct.models.provenance import changed_files, fingerprint_adapter, fingerprint_weights
+from opct.runs.io import file_sha256
 from tests.tiny import save_tiny, tiny_adapter_policy
 
 
@@ -34,6 +37,35 @@ def test_other_weights_in_the_folder_of_a_model_are_seen(tmp_path: Path):
     assert names(before, noted(folder)) == ["config.json", "model.safetensors"]
     assert noted(tmp_path / "gone") == {}  # not known, and so no other
     assert changed_files(before, {}) == changed_files({}, before) == []
+
+
+def test_the_hash_of_a_large_file_is_kept_while_its_size_and_time_are_the_same(tmp_path: Path, monkeypatch):
+    """From process to process; a damaged cache is none, and a file that was just written may still change."""
+    hashed: list[str] = []
+    monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(provenance, "LARGE", 100)
+    monkeypatch.setattr(provenance, "file_sha256", lambda file: hashed.append(file.name) or file_sha256(file))
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.parent.mkdir()
+
+    def read(content: bytes, time_s: int | None = None) -> bool:
+        """Whether the file was hashed once more, and rightly."""
+        weights.write_bytes(content)
+        if time_s is not None:
+            os.utime(weights, (time_s, time_s))
+        provenance._hash_at.cache_clear()
+        hashed.clear()
+        assert noted(weights.parent)[weights.name]["sha256"] == hashlib.sha256(content).hexdigest()
+        return bool(hashed)
+
+    assert [read(100 * b"a", 7), read(100 * b"a", 7)] == [True, False]
+    assert [read(100 * b"b", 8), read(101 * b"b", 8)] == [True, True]
+    for kept in (tmp_path / "cache" / "hashes").iterdir():
+        kept.write_bytes(b"\xff")
+    assert [read(101 * b"b", 8), read(101 * b"b", 8)] == [True, False]
+    assert [read(100 * b"a"), read(100 * b"b")] == [True, True]
+    monkeypatch.setenv("OPCT_CACHE", str(weights))  # a file, so no folder can be made there
+    assert [read(100 * b"c", 9), read(100 * b"c", 9)] == [True, True]
 
 
 def test_the_scale_of_an_adapter_counts_and_the_name_of_its_base_does_not(tmp_path: Path):

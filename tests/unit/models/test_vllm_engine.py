@@ -10,7 +10,7 @@ from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import EngineError
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Engine, Sample, check_engine
+from opct.models.vllm.engine import Engine, check_engine
 from tests.engines import PolicyBackend
 from tests.refusals import refused
 from tests.tiny import move
@@ -69,8 +69,8 @@ def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, en
     def raw(prompts, seeds, sampling, adapter, on_done):
         drawn = draw(prompts, seeds, sampling, adapter, on_done)
         serving = backend._base if adapter is None else backend.served[adapter]
-        scored = serving.log_probs(prompts, [d.token_ids for [d] in drawn])
-        return [[Sample(d.token_ids, s.tolist())] for [d], s in zip(drawn, scored, strict=True)]
+        scored = serving.log_probs(prompts, [ids for [(ids, _)] in drawn])
+        return [[(ids, own.tolist())] for [(ids, _)], own in zip(drawn, scored, strict=True)]
 
     for sampling in (Sampling(6, 0.7, 0.6, 20), Sampling(6, 0.0)):
         assert check_engine(engine, policy, PROMPTS, sampling, scores=True) < 1e-5

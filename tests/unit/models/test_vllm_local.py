@@ -18,7 +18,6 @@ from opct.config.schema import LoraSettings
 from opct.errors import EngineError
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Sample
 from opct.models.vllm.local import VllmEngine, _environment
 from opct.runs.io import read_jsonl
 from tests.conftest import REPOSITORY
@@ -72,18 +71,11 @@ def test_each_prompt_is_a_request_for_its_samples_with_the_seed_of_the_first(sta
     counted: list[int] = []
     seeds = [range(7, 10), range(40, 41), range(20, 22)]
     drawn = engine.sample([[1, 2], [1, 2], [3]], seeds, Sampling(6, 0.5, 0.9, 3), "v1", counted.append)
-    assert drawn == [[Sample([s, s + 1], [0.0, -0.1]) for s in own] for own in seeds]
+    assert drawn == [[([s, s + 1], [0.0, -0.1]) for s in own] for own in seeds]
     [call] = asked(log, "generate")
     assert call["prompts"] == [{"prompt_token_ids": ids} for ids in ([1, 2], [1, 2], [3])]
-    shared = {
-        "max_tokens": 6,
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": 3,
-        "stop_token_ids": [2],
-        "logprobs": 0,
-        "detokenize": False,
-    }
+    drawn_by = {"max_tokens": 6, "temperature": 0.5, "top_p": 0.9, "top_k": 3}
+    shared = drawn_by | {"stop_token_ids": [2], "logprobs": 0, "detokenize": False}
     assert call["settings"] == [shared | {"seed": s, "n": n} for s, n in ((7, 3), (40, 1), (20, 2))]
     assert call["adapter"] == "v1"
     assert asked(log, "load") == [{"name": "v1", "number": 1, "folder": "/adapters/v1"}]

@@ -1,5 +1,6 @@
 """A loaded model in place of a name: the run is that of the name, and what cannot be right is refused."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import opct
-from opct.errors import ConfigError, ModelError, RunError
+from opct.errors import ConfigError, ModelError, OutOfMemory, RunError
 from opct.models.adapters import quiet_peft
 from opct.models.export import find_trained, write_merged
 from opct.models.from_run import load_policy
@@ -106,7 +107,7 @@ def test_the_policy_of_a_result_has_the_template_and_dtype_of_its_run(make_confi
 def test_after_an_error_the_object_has_no_adapter_and_trains_as_before(
     make_config, trained, tiny_folder, tmp_path, error
 ):
-    """In a step, and where the run is refused."""
+    """In a step, where the run is refused, and where a part of the adapter to continue has no place."""
     whole, config = trained(max_steps=2), make_config(max_steps=2, output_dir=str(tmp_path / "given"))
     same = loaded(tiny_folder)
 
@@ -118,12 +119,19 @@ def test_after_an_error_the_object_has_no_adapter_and_trains_as_before(
         opct.train(unnamed(config), **same, callbacks=[Fails()])
     with pytest.raises(RunError):
         opct.train(unnamed(config), **same)
+    half = Path(shutil.copytree(RunDir(whole.output_dir).latest_checkpoint() / "adapter", tmp_path / "half"))
+    settings = json.loads((half / "adapter_config.json").read_text())
+    (half / "adapter_config.json").write_text(json.dumps(settings | {"target_modules": settings["target_modules"][1:]}))
+    with refused(ModelError, half):
+        opct.train({**unnamed(config), "model": {"adapter": str(half)}}, **same, overwrite=True)
     opct.train(unnamed(config), **same, overwrite=True)
     assert weights(config) == weights(whole)
 
 
-def test_a_fully_trained_model_is_loaded_and_other_weights_are_not_its_base(make_config, tiny_folder, tmp_path):
-    """In bfloat16, so in another dtype than its weights were trained in."""
+def test_a_fully_trained_model_is_loaded_and_other_weights_are_not_its_base(
+    make_config, tiny_folder, tmp_path, monkeypatch
+):
+    """In bfloat16, so in another dtype than its weights were trained in; told in float32, where that fits."""
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
     config, given = make_config(max_steps=1, lora=None, data=NO_VALIDATION), loaded(folder, torch.bfloat16)
     opct.train(unnamed(config), **given)
@@ -133,6 +141,9 @@ def test_a_fully_trained_model_is_loaded_and_other_weights_are_not_its_base(make
     save_tiny(folder, seed=1)
     policy = load_policy(config.output_dir)
     with refused(ModelError, folder, "other weights", "kl_samples=0"):
+        policy.base()
+    monkeypatch.setattr("opct.models.loading.free_memory", lambda device: 1000)
+    with refused(OutOfMemory, folder, "kl_samples=0"):
         policy.base()
 
 

@@ -15,7 +15,6 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +35,8 @@ PROBE_CLIP = 1.0  # most that one token counts: by rounding, top_p may cut it of
 GREEDY = 1e-5  # vLLM takes a temperature below this as 0
 
 OnDone = Callable[[int], None]
+Sample = tuple[list[int], list[float]]
+"""The tokens of one completion, stop token included, and their log-probs under the distribution sampled from."""
 
 
 class Sampler(Protocol):
@@ -51,14 +52,6 @@ class Sampler(Protocol):
         on_done: OnDone = ...,
     ) -> list[list[Completion]]:
         """One list of completions a prompt, one completion a seed; see `Policy.sample`."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The tokens of one completion, stop token included, and their log-probs under the distribution sampled from."""
-
-    token_ids: list[int]
-    logprobs: list[float]
 
 
 class Backend(Protocol):
@@ -171,8 +164,8 @@ class Engine:
             on_done(sum(map(len, ranges)) - len(ranges))
         how: dict[str, Any] = {"stop_ids": self._policy.backbone.stop_ids, "decode": self._policy.renderer.decode}
         return [
-            [completion_of(one.token_ids, one.logprobs, len(ids), seed, **how) for seed, one in zip(*both, strict=True)]
-            for ids, *both in zip(prompt_ids, ranges, sampled, strict=True)
+            [completion_of(*sample, len(ids), seed, **how) for seed, sample in zip(group, samples, strict=True)]
+            for ids, group, samples in zip(prompt_ids, ranges, sampled, strict=True)
         ]
 
     def base(self) -> Sampler:

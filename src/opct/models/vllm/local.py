@@ -102,9 +102,9 @@ class VllmEngine:
         sampled: list[list[Sample]] = []
         for start in range(0, len(prompts), REQUESTS):
             rows = slice(start, start + REQUESTS)
-            for group in self._call("sample", [list(ids) for ids in prompts[rows]], settings[rows], adapter):
-                sampled.append([Sample(*raw) for raw in group])
-                on_done(len(group))
+            groups = self._call("sample", [list(ids) for ids in prompts[rows]], settings[rows], adapter)
+            on_done(sum(map(len, groups)))
+            sampled += groups
         return sampled
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
