@@ -43,7 +43,7 @@ from opct.methods.rollouts import (
     step_weights,
 )
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
-from opct.models.from_run import refuse_moved_base
+from opct.models.from_run import load_policy, refuse_moved_base
 from opct.models.given import GivenModel
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
@@ -377,9 +377,11 @@ class _Loop:
         status = "finished" if is_done else "ended" if is_ended else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
         questions = eval_options(rendered.pair for rendered in self.setup.data.pairs)
-        given = (self.policy.model, self.policy) if self.setup.given_model is not None else ()
-        run = self.run.path
-        return TrainResult(run, status, counters.step, self.total, shown, counters.best_step, questions, *given)
+        result = TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step, questions)
+        if self.setup.given_model is not None:
+            _name_checkpoint(self.policy, self.run.checkpoint_path(counters.step))
+            result.model, result.policy = self.policy.model, self.policy
+        return result
 
     def _show_steps(self) -> None:
         done = self.counters.step - (self.counters.unmeasured is not None)
@@ -598,6 +600,18 @@ class _Loop:
         if self.saved_step != self.counters.step:
             self.saved_step = self.counters.step
             self.callbacks("on_save")
+
+
+def _name_checkpoint(policy: Policy, checkpoint: Path) -> None:
+    """Let an evaluation of the policy know the run, and where every weight was trained the base, too."""
+
+    def load_base() -> Policy:
+        with load_policy(str(checkpoint)).base() as base:
+            return base
+
+    policy.saved = checkpoint, policy.weights_hash()
+    if not policy.has_adapter:
+        policy.set_base(load_base)
 
 
 def learning_rate(step: int, total: int, optim: OptimConfig) -> float:

@@ -87,7 +87,7 @@ class FakePolicy:
     warnings: list[str] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     settings: list[dict] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    saved: None = None
     seeds: list[int] = field(default_factory=list)
     running: int = 0
 

@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import opct
-from opct.errors import ConfigError, ModelError, RunError
+from opct.errors import ConfigError, EvaluationError, ModelError, RunError
 from opct.models.adapters import quiet_peft
 from opct.models.export import find_trained, write_merged
 from opct.models.from_run import load_policy
@@ -43,6 +43,8 @@ def test_a_loaded_model_trains_as_a_named_one_to_the_last_bit(make_config, train
     assert untimed(given) == untimed(named)
     run = RunDir(given.output_dir)
     assert run.read_manifest()["base"] == RunDir(named.output_dir).read_manifest()["base"]
+    with result.policy.base() as base:
+        assert base.base_hash() == run.read_manifest()["base"]
     policy = load_policy(str(run.path))
     assert policy.name == str(tiny_folder)
     assert opct.Policy(result.model, policy.tokenizer).weights_hash() == policy.weights_hash()
@@ -85,9 +87,14 @@ def test_a_name_that_stands_for_other_weights_is_refused_when_the_run_is_loaded(
     for call in (load_policy, lambda path: write_merged(find_trained(path), tmp_path / "merged")):
         with refused(ModelError, folder, "other weights"):
             call(config.output_dir)
-    small = {"n_benign": 1, "kl_samples": 1, "max_benign_tokens": 4}
-    opct.evaluate(result.policy, out=tmp_path / "out", suites=["benign"], **small)
+    small = {"suites": ["benign"], "n_benign": 1, "kl_samples": 1, "max_benign_tokens": 4}
+    evaluated = opct.evaluate(result.policy, **small)
+    assert evaluated.out == RunDir(config.output_dir).path
+    about = evaluated.results["run"]
+    assert (about["method"], about["seed"], about["weights"]["step"]) == ("opct", config.seed, 1)
     given["model"] = result.model.unload()
+    with refused(EvaluationError, "unload()", config.output_dir):
+        opct.evaluate(result.policy, out=tmp_path / "out", **small)
     given["model"].save_pretrained(folder)
     assert load_policy(config.output_dir).has_adapter
 
