@@ -59,10 +59,7 @@ def test_what_is_held_out_steps_without_identity_pairs_and_settings_without_effe
     assert "optim.prompts_per_step=2" in warnings[2][0]
     settings = ("loss.jsd_weight=0.2", "loss.top_k=8", "teacher.ema_decay=0.5")
     assert all(setting in warning for setting, warning in zip(settings, warnings[3], strict=True))
-    settings = (
-        "num_train_epochs=2.0 does nothing without max_steps: null",
-        "eval.limit=3 does nothing without eval.steps;",
-    )
+    settings = ("since max_steps is 4: set max_steps: null, or leave num_train_epochs out", "eval.limit=3")
     settings += ("vllm.enforce_eager=true", "engine: verl")
     assert all(setting in warning for setting, warning in zip(settings, warnings[4], strict=True))
 
