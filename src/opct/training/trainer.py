@@ -146,9 +146,6 @@ def _cut_replies(run: RunDir, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{'replies cut':<24} {mean(shares):.0%}{remedy}"
 
 
-MakeMethod = Callable[[TrainingSetup, RunDir], Method] | None
-
-
 def train(
     config: TrainConfig,
     *,
@@ -158,7 +155,7 @@ def train(
     progress: Progress | None = None,
     given_model: GivenModel | None = None,
     hooks: Hooks = Hooks(),  # noqa: B008 - frozen
-    method: MakeMethod = None,
+    method: Callable[[TrainingSetup, RunDir], Method] | None = None,
 ) -> TrainResult:
     """Train as `config` says, in `config.output_dir`; `opct.train` is this with hooks.
 
@@ -167,7 +164,6 @@ def train(
     Args:
         pairs: kept in the run directory, in the file that `data.pairs` then names.
         resume: continue from the last checkpoint in the run directory; a run killed at any moment can be resumed.
-        overwrite: replace the run that is there.
         given_model: trained in place of the one that `config.model` names; see `opct.train` for what it is left as.
         hooks: what else is called in the course of the run.
         method: makes the method where `config` alone cannot: an attacker also needs its target.
@@ -329,8 +325,6 @@ def _refuse_to_replace_weights(config: TrainConfig) -> None:
 
 @dataclass
 class _Loop:
-    """The training loop of one run."""
-
     run: RunDir
     setup: TrainingSetup
     method: Method
