@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opct.config.schema import ParallelConfig
 
 START = "start several processes with `torchrun --nproc-per-node 8 -m opct train ...`, or unset WORLD_SIZE to have one."
-PATIENCE_S = 3
+PATIENCE_S = 3  # until a process that is not the main one says its error itself
 TOGETHER = 64  # parameters whose gradients are summed in one all-reduce: a buffer of all would be a second gradient
 T = TypeVar("T")
 R = TypeVar("R")
