@@ -80,6 +80,7 @@ class FakePolicy:
     quantization: str | None = None
     device: str = "cpu"
     has_base: bool = True
+    saved: None = None
     option_scores: Callable[[tuple, list[str]], list[float]] | None = None
     renderer: FakeRenderer = field(default_factory=FakeRenderer)
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
@@ -87,7 +88,6 @@ class FakePolicy:
     warnings: list[str] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     settings: list[dict] = field(default_factory=list)
-    saved: None = None
     seeds: list[int] = field(default_factory=list)
     running: int = 0
 
