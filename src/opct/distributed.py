@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from opct.config.schema import ParallelConfig
 
 START = "start several processes with `torchrun --nproc-per-node 8 -m opct train ...`, or unset WORLD_SIZE to have one."
+PATIENCE_S = 3  # until a process that is not the main one says its error itself
 TOGETHER = 64  # parameters whose gradients are summed in one all-reduce: a buffer of all would be a second gradient
 T = TypeVar("T")
 R = TypeVar("R")
@@ -178,6 +180,14 @@ def leave(code: int) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+
+
+def let_main_speak() -> None:
+    """Wait before this process says its error: most are met by the main process, too, and then the launcher ends this
+    one meanwhile. So each is printed once, by the main process unless it belongs to another one alone."""
+    with contextlib.suppress(ConfigError, KeyboardInterrupt):  # faulty variables are what the error is about
+        if not is_main():
+            time.sleep(PATIENCE_S)
 
 
 # ------------------------------------------------------------------------------------------- collectives

@@ -87,14 +87,19 @@ def copied(place: Workplace, name: str, step: int) -> Workplace:
     return copy
 
 
-def test_lora_in_data_parallel_is_one_process(tmp_path, tiny_folder):
-    """Two completions a prompt, turns that the policy answers, validation, a suite that the main process asks."""
-    asked = {"steps": 1, "suites": ["benign"], "limit": 2, "settings": {"max_benign_tokens": 4}}
-    one, two = (workplace(tmp_path / name, tiny_folder, max_steps=1, eval=asked) for name in ("one", "two"))
+ASKED = {"steps": 1, "suites": ["benign"], "limit": 2, "settings": {"max_benign_tokens": 4}}
+
+
+@pytest.mark.parametrize("changes", [{"eval": ASKED}, {"method": "dpo"}], ids=["opct", "dpo"])
+def test_lora_in_data_parallel_is_one_process(tmp_path, tiny_folder, changes):
+    """Two completions a prompt, turns that the policy answers, validation, a suite that the main process asks; offline
+    answers that each process samples some of, and two of them in a forward."""
+    one, two = (workplace(tmp_path / name, tiny_folder, max_steps=1, **changes) for name in ("one", "two"))
     done(*one.command())
     together(two, 2)
     assert_same(two, one)
-    assert [row["step"] for row in jsonl(two.run.metrics_path) if "eval/benign/accuracy_identity" in row] == [0, 1]
+    asked = [row["step"] for row in jsonl(two.run.metrics_path) if "eval/benign/accuracy_identity" in row]
+    assert asked == ([0, 1] if "eval" in changes else [])
     assert two.run.read_manifest()["processes"] == 2
 
 
@@ -138,14 +143,6 @@ def test_full_fine_tuning_in_data_parallel_is_one_process_and_resumes_on_any_num
     assert_same(four, one)
     done(*one_again.command("--resume"))
     assert_same(one_again, one)
-
-
-def test_dpo_in_data_parallel_is_one_process(tmp_path, tiny_folder):
-    """Offline answers that each process samples some of, and two of them in a forward."""
-    one, two = (workplace(tmp_path / name, tiny_folder, method="dpo", max_steps=1) for name in ("one", "two"))
-    done(*one.command())
-    together(two, 2)
-    assert_same(two, one)
 
 
 FAKE_VLLM = str(Path(__file__).parents[1] / "fake_vllm")
@@ -283,12 +280,19 @@ def loss_that_is_not_finite(*arguments: str) -> None:
     opct(*arguments)
 
 
-def test_a_loss_that_is_not_finite_in_one_process_stops_all(tmp_path, tiny_folder):
-    """The other one hears of it before it waits for the sum of the gradients."""
+def test_a_loss_that_is_not_finite_in_one_process_stops_all_and_is_said_once(tmp_path, tiny_folder):
+    """The other one hears of it before it waits for the sum of the gradients, and says it; a launcher then ends the
+    first, which has waited for that."""
     place = workplace(tmp_path, tiny_folder)
-    codes, output = ended(place, 2, function=loss_that_is_not_finite)
-    assert codes == [1, 1]
-    assert "Step 1: " in output[-1500:]
+    log = log_of(place)
+    ranks = start_ranks(2, log, loss_that_is_not_finite, *map(str, place.command()))
+    try:
+        assert ranks[0].wait() == 1
+        ranks[1].signal(signal.SIGTERM)
+    finally:
+        codes = end_ranks(ranks)
+    assert codes == [1, -signal.SIGTERM]
+    assert log.read_text().count("error: Step 1: ") == 1
     assert not place.run.checkpoints()
 
 

@@ -139,13 +139,8 @@ JOBS: dict[str, Job] = {
     "export": lambda folder, model: ("export", trained(folder, model), "--merged", folder / "out"),
     "export --adapter": lambda folder, model: ("export", trained(folder, model), "--adapter", folder / "out"),
     "report": lambda folder, model: (
-        *(
-            "report",
-            evaluated(folder, model, "one"),
-            evaluated(folder, model, "two"),
-            "--out",
-            folder / "out" / "r.html",
-        ),
+        *("report", evaluated(folder, model, "one"), evaluated(folder, model, "two")),
+        *("--out", folder / "out" / "r.html"),
     ),
     "data build": lambda folder, model: ("data", "build", "jailbreak", "--out", folder / "out" / "pairs.jsonl"),
 }

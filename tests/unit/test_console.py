@@ -12,40 +12,22 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_what_began_the_inner_work_stops_too():
-    """Of three, one inside another, the signal reaches the innermost, and all are asked; the handlers come back."""
-    before = signal.getsignal(signal.SIGTERM)
-    with StopRequest() as outer:
-        with StopRequest() as middle, StopRequest() as inner:
-            terminate()
-        assert (outer.requested, middle.requested, inner.requested) == (True, True, True)
-        with pytest.raises(KeyboardInterrupt):  # the second one
-            terminate()
-    assert signal.getsignal(signal.SIGTERM) == before
+def test_a_signal_is_asked_for_a_stop_even_in_the_middle_of_a_write_and_the_second_one_stops(capfd, monkeypatch):
+    """The handlers come back."""
 
-
-def test_an_inner_one_is_asked_where_the_outer_one_was_before():
-    """As by a signal that came while models were loaded, before the training with its own request began."""
-    with StopRequest() as outer:
-        outer.check()
-        terminate()
-        with pytest.raises(KeyboardInterrupt):
-            outer.check()
-        with StopRequest() as inner:
-            assert inner.requested
-            with pytest.raises(KeyboardInterrupt):  # the second one
-                terminate()
-
-
-def test_it_says_that_it_stops_even_in_the_middle_of_a_write(capfd, monkeypatch):
     class Locked:
         def write(self, text: str) -> None:
             raise RuntimeError("reentrant call")
 
     monkeypatch.setattr("sys.stderr", Locked())
-    with StopRequest():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopRequest() as stop:
         terminate()
-    assert "SIGTERM: saving after this step" in capfd.readouterr().err
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            terminate()
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert capfd.readouterr().err.count("SIGTERM: saving after this step") == 1
 
 
 class Terminal(io.StringIO):

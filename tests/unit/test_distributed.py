@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from opct import distributed
+from opct.cli.app import main
 from opct.config.schema import ParallelConfig
 from opct.errors import ConfigError
 from opct.runs.console import StopRequest
@@ -34,6 +35,16 @@ def test_weights_that_accelerate_would_shard_are_refused(two, monkeypatch: pytes
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with refused(ConfigError, "FSDP"), distributed.session(ParallelConfig(), "cpu"):
         pass
+
+
+def test_a_process_says_an_error_of_its_own_after_the_main_one_had_time_to(two, monkeypatch, capsys):
+    waited = []
+    monkeypatch.setattr(distributed.time, "sleep", waited.append)
+    monkeypatch.setattr("opct.cli.app.leave", lambda code: None)
+    with pytest.raises(SystemExit):
+        main(["train", "nowhere.yaml"])
+    assert "nowhere.yaml" in capsys.readouterr().err
+    assert waited == [distributed.PATIENCE_S]
 
 
 def test_a_launched_process_takes_a_signal_handed_on_twice_as_one():

@@ -38,7 +38,7 @@ from opct.cli import (
     train,
 )
 from opct.cli.options import App, SettingsCommand, docs_place
-from opct.distributed import leave
+from opct.distributed import leave, let_main_speak
 from opct.errors import REMEDY, ConfigError, OpctError, RunError, is_failure, reason
 from opct.redaction import redact_named
 from opct.runs.console import STDERR_HANDLER, echo, guard_streams
@@ -162,6 +162,7 @@ class _ExitCodes:
             except RunError as unwritten:  # what was printed last did not get out
                 error = unwritten
         assert error is not None
+        let_main_speak()
         if os.environ.get("OPCT_DEBUG") == "1":
             raise error
         if isinstance(error, OpctError):

@@ -368,8 +368,11 @@ def settings_without_effect(config: TrainConfig) -> Iterator[str]:
             continue
         for key in given:
             if (key == name or key.startswith(f"{name}.")) and given[key] != defaults.get(key):
-                needed = switch if value is ANY else f"{switch}: {value or 'null'}"
-                yield f"{key}={json.dumps(given[key])} does nothing without {needed}; leave it out"
+                state, needed = "null" if now is None else now, "" if value is ANY else f": {value or 'null'}"
+                yield (
+                    f"{key}={json.dumps(given[key])} has no effect, since {switch} is {state}: set {switch}{needed}, "
+                    f"or leave {key} out"
+                )
 
 
 def contradictions(config: TrainConfig) -> Iterator[str]:

@@ -36,6 +36,13 @@ def _check_loaded(target: Policy) -> None:
         )
 
 
+def _path_of(target: Target) -> str | Path | None:
+    """A path, or that of the checkpoint which a training made of a loaded policy; None of another policy."""
+    if isinstance(target, str | Path):
+        return target
+    return None if target.saved is None else target.saved[0]
+
+
 def is_inspect_model(target: Target) -> bool:
     """Whether the target is `inspect:provider/model`: behind an API, a server, or another library."""
     return isinstance(target, str | Path) and str(target).startswith(INSPECT_MODEL)
@@ -55,11 +62,17 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
         settings: as `load_policy` takes them.
 
     Raises:
-        EvaluationError: a loaded policy has other settings, or the target is none.
+        EvaluationError: a loaded policy has other settings, or other weights than at the end of its training; or the
+            target is none.
         ModelError, RunError: it cannot be loaded.
     """
     if not isinstance(target, str | Path):
         _check_loaded(target)
+        if target.saved is not None and target.weights_hash() != target.saved[1]:
+            raise EvaluationError(
+                "The weights of this policy are not those that its training ended with (unload() takes the adapter "
+                f"off): evaluate the run by its path, {target.saved[0].parent.parent}."
+            )
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: make it with another dtype.")
         tags = settings.get("thinking_tags")
@@ -99,8 +112,9 @@ def _dtype_of_results(target: str | Path, out: Path) -> str | None:
 
 def describe_target(target: Target, policy: Policy) -> About:
     """Metadata of the run, model or policy for the results: label, method, seed, weights, and training data."""
-    run = run_of(target) if isinstance(target, str | Path) else None
-    if run is None:
+    path = _path_of(target)
+    run = None if path is None else run_of(path)
+    if path is None or run is None:
         folder = Path(target) if policy.has_adapter and isinstance(target, str | Path) else None
         stored = sorted(folder.glob("*.safetensors")) if folder else []
         files = {path.name: file_sha256(path) for path in stored}
@@ -115,7 +129,7 @@ def describe_target(target: Target, policy: Policy) -> About:
         "name": run.path.name,
         **trained_on(target, policy),
     }
-    checkpoint = run.checkpoint_named(str(target))
+    checkpoint = run.checkpoint_named(path)
     if checkpoint is not None:
         step = int(checkpoint.name.removeprefix("step-"))
         about["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
@@ -132,9 +146,11 @@ def describe_target(target: Target, policy: Policy) -> About:
 
 
 def default_out(target: Target) -> Path:
-    """The folder of results: the run directory, else `runs/eval-<target>`."""
+    """The folder of results: the run directory, also of a policy that was trained in it, else `runs/eval-<target>`."""
     if not isinstance(target, str | Path):
         _check_loaded(target)
+        if target.saved is not None and (run := run_of(target.saved[0])) is not None:
+            return run.path
         return Path("runs") / f"eval-{_file_name(target.name)}{'-trained' if target.has_adapter else ''}"
     run = run_of(target)
     if run is not None and run.path == Path(str(target)):
@@ -149,7 +165,8 @@ def default_out(target: Target) -> Path:
 
 def trained_on(target: Target, policy: Policy) -> About:
     """Training data of the weights according to their run; unknown for an adapter without a run."""
-    run = run_behind(target) if isinstance(target, str | Path) else None
+    path = _path_of(target)
+    run = None if path is None else run_behind(path)
     if run is None:
         return {"trained_texts": None} if policy.has_adapter else {}
     manifest = run.read_manifest()

@@ -58,7 +58,6 @@ class ACT(Method):
         return [_rollout(rendered, n) for rendered, n in zip(filled, ends, strict=True)]
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
-        """The squared distance of the states at the shared ends."""
         ends, theirs = [len(r.ids) for r in rollouts], list[Tensor]()
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             rows = [r.teacher_ids + r.ids for r in rollouts]

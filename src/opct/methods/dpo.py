@@ -46,7 +46,6 @@ class DPO(Method):
         return [dataclasses.replace(r, teacher_ids=r.prompt_ids) for r in super().collect(pairs, step)]
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
-        """-log sigmoid of the difference of the rewards."""
         y, z = zip(*([list(c.token_ids) for c in r.completions] for r in rollouts), strict=True)
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             # all y, then all z, on both sides and in the mask: `chunk(2)` below cuts there

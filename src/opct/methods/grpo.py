@@ -51,7 +51,6 @@ class GRPO(Method):
         return self.source(pairs, step)
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
-        """The clipped policy gradient, and the KL to the base."""
         reference, student = self.teacher_scores(rollouts), self.policy_scores(rollouts)
         per_token = _clipped(rollouts, self.settings)
         kl_gradient = losses.reverse_kl_gradient

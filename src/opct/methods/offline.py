@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from opct.methods.base import Method
 from opct.methods.rollouts import (
     STORED_ROLLOUT,
     Rollout,
-    StoredRollout,
     cost,
     group_by_prompt,
     rollout_from,
@@ -103,7 +101,7 @@ def offline_answers(
     by_id = {rendered.pair.id: rendered for rendered in pairs}
     # a run for fewer steps visits fewer pairs than the file has answers to
     used = [row for row in rows if row["pair_id"] in by_id]
-    return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in used])
+    return OfflineAnswers([rollout_from(row, by_id[row["pair_id"]], policy.renderer) for row in used])
 
 
 def _stored(run: RunDir, policy: Policy) -> list[Any]:
@@ -145,11 +143,3 @@ def answers_to(rendered: RenderedPair, method: type[Method], config: TrainConfig
         return 0
     each = method.answers_per_identity_pair if rendered.pair.is_identity else method.answers_per_pair
     return each * config.rollout.num_generations
-
-
-def _rollout(row: StoredRollout, rendered: RenderedPair, policy: Policy) -> Rollout:
-    pair, prompt_ids = rendered.pair, rendered.prompt_ids
-    if prompt_ids is None:  # the row has the answers to its open turns
-        pair = dataclasses.replace(pair, prompt=tuple(row["prompt"]))
-        prompt_ids = policy.renderer.render(pair.prompt)
-    return rollout_from(row, pair, prompt_ids, rendered.teacher_ids)

@@ -27,7 +27,6 @@ class OffPolicy(Method):
     settings: OffPolicyLoss
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
-        """The divergence to the teacher on the teacher's tokens."""
         # the teacher's tokens after its own prompt, and the same tokens after the perturbed prompt
         reference, student = self.teacher_scores(rollouts), self.policy_scores(rollouts)
         return consistency_loss(student, reference, rollouts, weights, self.settings)

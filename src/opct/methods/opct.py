@@ -29,7 +29,6 @@ class OPCT(Method):
     settings: OpctLoss
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
-        """The policy's answers to the prompts of a step."""
         rollouts = policy_rollouts(self.policy, pairs, self.config, f"step {step}", sampler=self.source)
         if self.source is None or self.config.teacher.engine == "in_process":
             return rollouts
@@ -37,7 +36,6 @@ class OPCT(Method):
         return [dataclasses.replace(r, teacher_logprobs=tuple(s)) for r, s in zip(rollouts, scores, strict=True)]
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
-        """The reverse KL to the teacher on the policy's tokens."""
         is_scored = all(r.teacher_logprobs is not None for r in rollouts)  # by an engine
         # the same tokens after the clean prompt, and after its own
         reference = None if is_scored else self.teacher_scores(rollouts)

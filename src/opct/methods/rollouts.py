@@ -196,7 +196,6 @@ def sampled_rollout(policy: Policy, pair: ContrastivePair, config: TrainConfig) 
 
 
 def sampling(config: TrainConfig, policy: Policy) -> Sampling:
-    """Sampling settings of completions."""
     rollout = config.rollout
     if rollout.use_generation_config:
         return Sampling(rollout.max_completion_tokens, **policy.generation_defaults())
@@ -284,8 +283,12 @@ def rollout_row(
     return row
 
 
-def rollout_from(row: StoredRollout, pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]) -> Rollout:
-    """The rollout of a row that has log-probs."""
+def rollout_from(row: StoredRollout, rendered: RenderedPair, renderer: Renderer) -> Rollout:
+    """The rollout of a stored row that has log-probs."""
+    pair, prompt_ids, teacher_ids = rendered.pair, rendered.prompt_ids, rendered.teacher_ids
+    if prompt_ids is None:  # the row has the answers to its open turns
+        pair = dataclasses.replace(pair, prompt=tuple(row["prompt"]))
+        prompt_ids = renderer.render(pair.prompt)
     if row["stop_reason"] == "given":  # it is the end of both prompts, which are stored whole
         n = len(row["token_ids"])
         # n is 1 at least (`ACT.answer`): [:-0] would be an empty prompt

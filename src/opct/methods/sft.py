@@ -26,7 +26,6 @@ class SFT(Method):
     loss_words = "cross-entropy"
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
-        """The cross-entropy of the answers after the perturbed prompts."""
         student = self.policy_scores(rollouts)
         loss, token_values = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         log_probs = by_rollout(token_values.log_probs, student.lengths)

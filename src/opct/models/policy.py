@@ -86,6 +86,7 @@ class Policy:
         dtype_reason: why matrix products run in `dtype`.
         engine: what samples, as `rollout.engine` says, which training sets.
         warnings: of what looked wrong when it was loaded, which the self-test gives.
+        saved: the checkpoint that a training made of it, and `weights_hash` then; None of any other policy.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Policy:
         self.context_length = context_length(self.backbone.decoder.config)
         self.engine = "auto"
         self.warnings: list[str] = []
+        self.saved: tuple[Path, str] | None = None
         self._load_untrained: Callable[[], Policy] | None = None
         self._base_hash: tuple[Any, str] = None, ""
 

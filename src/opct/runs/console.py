@@ -249,8 +249,6 @@ WARNING = "warning: "
 
 
 class Progress(Protocol):
-    """Interface for reporting progress."""
-
     def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
         return
 
@@ -394,64 +392,39 @@ def shows_progress(call: F) -> F:
 
 # ----------------------------------------------------------------------------------------------------------- signals
 
-Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
-
 
 class StopRequest:
     """Context in which the first signal sets `requested` and the next raises KeyboardInterrupt.
 
-    Requests nest: a signal sets `requested` of all that are open, so the outer work stops after the inner work. An
-    inner one opens with `requested` set where an outer one has it.
-
     Outside the main thread Python allows no handlers, and it does nothing.
+
+    Args:
+        launched: a launcher started this process. It forwards each signal again and prints its own message, so a second
+            signal raises nothing here, and nothing is printed.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self, *, launched: bool = False) -> None:
-        """
-        Args:
-            launched: a launcher started this process. It forwards each signal again and prints its own message, so a
-                second signal raises nothing here, and nothing is printed.
-        """
         self.requested, self._launched = False, launched
-        self._before: dict[int, Handler] = {}
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
-        # `or`: a signal may have come since the handlers were set
-        self.requested = self.requested or any(outer.requested for outer in self._outer())
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def request(self) -> None:
-        """Request a stop, as the first signal does."""
-        self.requested = True
-        for outer in self._outer():
-            outer.request()
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal came; for work that has nothing to save yet."""
-        if self.requested:
-            raise KeyboardInterrupt
-
-    def _outer(self) -> list[StopRequest]:
-        owners = (getattr(handler, "__self__", None) for handler in self._before.values())
-        return [outer for outer in owners if isinstance(outer, StopRequest)]
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._launched:
-            self.request()
-            return
-        if self.requested:
+        if self.requested and not self._launched:
             raise KeyboardInterrupt
-        self.request()
-        name = signal.Signals(number).name
-        said = f"{name}: saving after this step; send it again to stop at once\n"
+        self.requested = True
+        if self._launched:
+            return
+        said = f"{signal.Signals(number).name}: saving after this step; send it again to stop at once\n"
         with contextlib.suppress(OSError):
             # not sys.stderr, which has a lock: the signal may have come in the middle of a write to it
             os.write(2, said.encode())

@@ -58,52 +58,43 @@ def read_json(path: str | Path, model: Any = dict, *, hint: str = "", error: typ
     try:
         return parse_json(read_bytes(path), model)
     except FileNotFoundError as missing:
-        raise error(_joined(f"{path} is missing.", hint)) from missing
+        raise error(f"{path} is missing. {hint}".rstrip()) from missing
     except OSError as unreadable:
-        raise error(_joined(f"Cannot read {path}: {reason(unreadable)}.", hint)) from unreadable
+        raise error(f"Cannot read {path}: {reason(unreadable)}. {hint}".rstrip()) from unreadable
     except ValueError as fault:
-        raise error(_joined(f"{path}: {fault}.", hint)) from fault
+        raise error(f"{path}: {fault}. {hint}".rstrip()) from fault
 
 
 @overload
-def read_jsonl(path: str | Path, *, hint: str = ..., error: type[OpctError] = ...) -> list[dict[str, Any]]: ...
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]: ...
 @overload
-def read_jsonl(
-    path: str | Path, model: type[T] | TypeAdapter[T], *, hint: str = ..., error: type[OpctError] = ...
-) -> list[T]: ...
-def read_jsonl(
-    path: str | Path,
-    model: Any = dict,
-    *,
-    hint: str = "Delete that line, or the file, and run again.",
-    error: type[OpctError] = RunError,
-) -> Any:
-    """Every row of a JSON-lines file, checked against a model.
+def read_jsonl(path: str | Path, model: TypeAdapter[T]) -> list[T]: ...
+def read_jsonl(path: str | Path, model: Any = dict) -> Any:
+    """Every row of a JSON-lines file, checked against a model as by `read_json`.
 
-    A torn last line is left out; a missing file has no rows. For the arguments see `read_json`.
+    A torn last line is left out; a missing file has no rows.
 
     Raises:
-        OpctError: the file cannot be read, or a line other than a torn last one cannot be used; with file:line.
+        RunError: the file cannot be read, or a line other than a torn last one cannot be used; with file:line.
     """
-    path = Path(path)
+    path, hint = Path(path), "Delete that line, or the file, and run again."
     try:
         lines = read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as unreadable:
-        raise error(_joined(f"Cannot read {path}: {reason(unreadable)}.", hint)) from unreadable
-    adapter = model if model is dict or isinstance(model, TypeAdapter) else TypeAdapter(model)
+        raise RunError(f"Cannot read {path}: {reason(unreadable)}. {hint}") from unreadable
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            rows.append(parse_json(line, adapter))
+            rows.append(parse_json(line, model))
         except ValueError as fault:
             # the last piece of the split has no line feed: only there can a write have been cut
             if number == len(lines) and not _is_json(line):  # torn by a kill
                 break
-            raise error(_joined(f"{path}:{number}: {fault}.", hint)) from fault
+            raise RunError(f"{path}:{number}: {fault}. {hint}") from fault
     return rows
 
 
@@ -165,10 +156,6 @@ def _described(error: ValidationError) -> str:
     lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in faults]
     more = f"; and {len(lines) - SHOWN_FAULTS} more" if len(lines) > SHOWN_FAULTS else ""
     return "; ".join(lines[:SHOWN_FAULTS]) + more
-
-
-def _joined(message: str, hint: str) -> str:
-    return f"{message} {hint}".rstrip()
 
 
 def did_you_mean(path: str | Path) -> str:
@@ -292,7 +279,6 @@ def remove(path: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Put a file's content on the disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, NotRequired, Required
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
@@ -52,15 +52,12 @@ def _has_step(row: dict[str, Any]) -> dict[str, Any]:
 _METRICS = TypeAdapter(Annotated[dict[str, Annotated[int, Field(lt=2**63)] | float], AfterValidator(_has_step)])
 
 
-class _Begun(TypedDict):
-    opct_run: int
-    created: str
-
-
-class Manifest(_Begun, total=False):
+class Manifest(TypedDict, total=False):
     """What is read of manifest.json, and its types; there is more in it."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    opct_run: Required[int]
+    created: Required[str]
     command: str | None
     started: str | None
     resumed: list[dict[str, Any]]
@@ -138,7 +135,6 @@ class RunDir:
         """Raises RunError if the folder was moved or deleted since the lock was taken."""
 
     def rollouts_path(self, step: int) -> Path:
-        """Rollouts of one training step."""
         return self.rollouts_dir / f"step-{step:06d}.jsonl"
 
     def validation_path(self, step: int) -> Path:
@@ -146,7 +142,6 @@ class RunDir:
         return self.rollouts_dir / f"validation-{step:06d}.jsonl"
 
     def checkpoint_path(self, step: int) -> Path:
-        """Folder of the checkpoint after `step` steps."""
         return self.checkpoints_dir / f"step-{step:06d}"
 
     # ------------------------------------------------------------------------------------ open and create
@@ -297,8 +292,8 @@ class RunDir:
 
     # ------------------------------------------------------------------------------------------ manifest
 
-    def write_manifest(self, **entries: Any) -> dict[str, Any]:
-        """Write and return the manifest: how the run was started, and these entries; no environment variable or secret.
+    def write_manifest(self, **entries: Any) -> None:
+        """Write the manifest: how the run was started, and these entries; no environment variable or secret.
 
         A resumed run keeps its first `created` and `command`; what differs now is appended to `resumed`.
         """
@@ -317,9 +312,7 @@ class RunDir:
             manifest["resumed"] = [*before.get("resumed", []), now]
         else:
             manifest |= now
-        manifest |= entries
-        write_json(self.manifest_path, manifest)
-        return manifest
+        write_json(self.manifest_path, manifest | entries)
 
     def update_manifest(self, entries: Mapping[str, Any]) -> None:
         """Replace these entries of the manifest of a run that has begun."""

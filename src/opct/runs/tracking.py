@@ -23,12 +23,11 @@ class Tracker:
     """Writes one line a step to `metrics.jsonl`, and the same numbers to each tracker of `report_to`."""
 
     def __init__(self, run: RunDir | None, config: TrainConfig):
-        """Start the trackers. Without a run nothing is written: only one of several processes writes. Raises
-        ConfigError where a tracker is unknown, or its package is not installed."""
+        """Start the trackers, which `check_trackers` knows. Without a run nothing is written: only one of several
+        processes writes."""
         self._run, self._trackers = run, list[Any]()
         if run is None:
             return
-        check_trackers(config.report_to)
         self._trackers = [_start(name, run) for name in dict.fromkeys(config.report_to)]
         flat = flat_settings(config.model_dump(mode="json"))
         # lists and null as JSON text, which every tracker takes
@@ -55,7 +54,6 @@ class Tracker:
         atomic_write(self._last_step_path, str(step))
 
     def close(self) -> None:
-        """Close the trackers."""
         for tracker in self._trackers:
             tracker.finish()
         self._trackers = []

@@ -66,7 +66,6 @@ def accumulate(
 def _backward(
     method: Method, rollouts: Sequence[Rollout], weights: Sequence[Tensor], plan: list[list[int]], *, observe: Observe
 ) -> tuple[float, TokenValues]:
-    """Loss and values."""
     total = 0.0
     values: TokenValues = [{} for _ in rollouts]
     for rows in plan:

@@ -93,16 +93,13 @@ class Callbacks:
 
     @property
     def stop(self) -> bool:
-        """Whether one of them asks to stop."""
         return bool(self._callbacks) and self.control.should_training_stop
 
     @property
     def save(self) -> bool:
-        """Whether one of them asks to save after this step."""
         return bool(self._callbacks) and self.control.should_save
 
     def __call__(self, event: str, **values: Any) -> None:
-        """Call a method of all that have it."""
         if not self._callbacks:
             return
         self.state.global_step = self._counters.step

@@ -14,10 +14,9 @@ from opct.config.schema import TrainConfig
 from opct.data.dataset import pairs_of_each
 from opct.data.render import RenderedPair
 from opct.errors import ConfigError
-from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.registry import METHODS, refuse_attackers
-from opct.methods.rollouts import Rollout, first_warnings, policy_rollouts, step_weights, teacher_rollouts
+from opct.methods.rollouts import first_warnings, policy_rollouts, step_weights, teacher_rollouts
 from opct.models.inference.sampler import Completion
 from opct.models.memory import peak_memory_gb
 from opct.models.vllm.engine import Engine
@@ -43,7 +42,6 @@ class Plan:
     warnings: tuple[str, ...]
 
     def render(self) -> RenderableType:
-        """The plan for a terminal."""
         from rich.console import Group
         from rich.table import Table
 
@@ -158,11 +156,16 @@ def _some(data: TrainingData) -> list[RenderedPair]:
 
 def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
     """Answer and train on these pairs; the weights stay as they are."""
-    config, started = setup.config, time.perf_counter()
-    method, rollouts = _collected(setup, pairs)
+    config, engine, kind, started = setup.config, setup.engine, METHODS[setup.config.method], time.perf_counter()
+    source: OfflineAnswers | Engine | None = engine
+    if kind.offline:
+        with setup.teacher() as teacher:
+            source = OfflineAnswers(kind.answer(teacher, pairs, config, teacher if engine is None else engine.base()))
+    method = kind(setup.policy, setup.teacher, config, source)
+    rollouts = method.collect(pairs, 1)
     answered = [r for r in rollouts if r.answers]
     if not answered and setup.data.validation:  # the method samples nothing, but the validation does
-        answered = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
+        answered = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=engine)
     sampled = time.perf_counter()
     weights = step_weights(rollouts, config.loss.reduction)
     setup.policy.backbone.train()  # only then are activations computed again, and dropout is on
@@ -236,15 +239,3 @@ def _times_s(setup: TrainingSetup, probe: Probe) -> tuple[float, float, float]:
     held_out = len(data.validation) + len(data.validation_anchors)
     validation_s = len(data.validation_steps) * held_out * (answer_s + probe.loss_s / 2 / max(probe.pairs, n))
     return step_s, offline_s, offline_s + data.total_steps * step_s + validation_s
-
-
-def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method, list[Rollout]]:
-    """The run's method and its rollouts of these pairs; offline answers are sampled here too."""
-    config, engine, kind = setup.config, setup.engine, METHODS[setup.config.method]
-    source: OfflineAnswers | Engine | None = engine
-    if kind.offline:
-        with setup.teacher() as teacher:
-            sampler = teacher if engine is None else engine.base()
-            source = OfflineAnswers(kind.answer(teacher, pairs, config, sampler))
-    method = kind(setup.policy, setup.teacher, config, source)
-    return method, method.collect(pairs, 1)

@@ -49,7 +49,6 @@ class MemoryEstimate:
 
     @property
     def micro_batch(self) -> float:
-        """A full micro-batch."""
         return self.loss + self.token * self.micro_batch_tokens
 
     @property

@@ -58,8 +58,6 @@ LOADED = {
 
 
 class Counters(BaseModel):
-    """Counters of a run."""
-
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     step: NonNegativeInt = 0

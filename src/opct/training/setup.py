@@ -59,7 +59,6 @@ class TrainingData:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
         if self.config.max_steps is not None:
             return self.config.max_steps
         return max(1, round(self.steps_per_epoch * self.config.num_train_epochs))
@@ -141,7 +140,6 @@ class TrainingSetup:
             distributed.gather_or_raise(self.engine.backend.sleep)
 
     def close(self) -> None:
-        """Stop the sampling engine, if any."""
         if self.engine is not None:
             self.engine.close()
 
@@ -150,10 +148,6 @@ def load_data(
     config: TrainConfig, given: Sequence[ContrastivePair] | None = None, given_model: GivenModel | None = None
 ) -> TrainingData:
     """Read the pairs and render them with the model's template; no weights are loaded.
-
-    Args:
-        given: see `load_training_pairs`.
-        given_model: see `build_setup`.
 
     Raises:
         DataError: the pairs are faulty, or none fits the model.

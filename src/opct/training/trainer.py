@@ -43,7 +43,7 @@ from opct.methods.rollouts import (
     step_weights,
 )
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
-from opct.models.from_run import refuse_moved_base
+from opct.models.from_run import load_policy, refuse_moved_base
 from opct.models.given import GivenModel
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
@@ -146,9 +146,6 @@ def _cut_replies(run: RunDir, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{'replies cut':<24} {mean(shares):.0%}{remedy}"
 
 
-MakeMethod = Callable[[TrainingSetup, RunDir], Method] | None
-
-
 def train(
     config: TrainConfig,
     *,
@@ -158,7 +155,7 @@ def train(
     progress: Progress | None = None,
     given_model: GivenModel | None = None,
     hooks: Hooks = Hooks(),  # noqa: B008 - frozen
-    method: MakeMethod = None,
+    method: Callable[[TrainingSetup, RunDir], Method] | None = None,
 ) -> TrainResult:
     """Train as `config` says, in `config.output_dir`; `opct.train` is this with hooks.
 
@@ -167,7 +164,6 @@ def train(
     Args:
         pairs: kept in the run directory, in the file that `data.pairs` then names.
         resume: continue from the last checkpoint in the run directory; a run killed at any moment can be resumed.
-        overwrite: replace the run that is there.
         given_model: trained in place of the one that `config.model` names; see `opct.train` for what it is left as.
         hooks: what else is called in the course of the run.
         method: makes the method where `config` alone cannot: an attacker also needs its target.
@@ -329,8 +325,6 @@ def _refuse_to_replace_weights(config: TrainConfig) -> None:
 
 @dataclass
 class _Loop:
-    """The training loop of one run."""
-
     run: RunDir
     setup: TrainingSetup
     method: Method
@@ -377,9 +371,11 @@ class _Loop:
         status = "finished" if is_done else "ended" if is_ended else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
         questions = eval_options(rendered.pair for rendered in self.setup.data.pairs)
-        given = (self.policy.model, self.policy) if self.setup.given_model is not None else ()
-        run = self.run.path
-        return TrainResult(run, status, counters.step, self.total, shown, counters.best_step, questions, *given)
+        result = TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step, questions)
+        if self.setup.given_model is not None:
+            _name_checkpoint(self.policy, self.run.checkpoint_path(counters.step))
+            result.model, result.policy = self.policy.model, self.policy
+        return result
 
     def _show_steps(self) -> None:
         done = self.counters.step - (self.counters.unmeasured is not None)
@@ -598,6 +594,18 @@ class _Loop:
         if self.saved_step != self.counters.step:
             self.saved_step = self.counters.step
             self.callbacks("on_save")
+
+
+def _name_checkpoint(policy: Policy, checkpoint: Path) -> None:
+    """Let an evaluation of the policy know the run, and where every weight was trained the base, too."""
+
+    def load_base() -> Policy:
+        with load_policy(str(checkpoint)).base() as base:
+            return base
+
+    policy.saved = checkpoint, policy.weights_hash()
+    if not policy.has_adapter:
+        policy.set_base(load_base)
 
 
 def learning_rate(step: int, total: int, optim: OptimConfig) -> float:

@@ -80,6 +80,7 @@ class FakePolicy:
     quantization: str | None = None
     device: str = "cpu"
     has_base: bool = True
+    saved: None = None
     option_scores: Callable[[tuple, list[str]], list[float]] | None = None
     renderer: FakeRenderer = field(default_factory=FakeRenderer)
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)

@@ -142,7 +142,7 @@ def test_the_result_is_an_ordinary_run(config: TrainConfig, verl_that_trains: Si
     config, progress = config.model_copy(update={"loss": config.loss.model_copy(update={"top_k": 7})}), Noted()
     result = api.train(config, progress=progress)
     assert any(line.startswith("pairs: 6 in ") for line in progress.lines)
-    assert any(line.startswith("warning: loss.top_k=7 does nothing") for line in progress.lines)
+    assert any(line.startswith("warning: loss.top_k=7 has no effect") for line in progress.lines)
     run = RunDir.open(config.output_dir)
     assert (result.status, result.step) == ("finished", 3)
     rows = read_jsonl(run.metrics_path)

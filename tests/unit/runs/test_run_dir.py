@@ -77,15 +77,16 @@ def test_the_manifest(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecret")
     arguments = {"data": {"pairs.jsonl": "aa"}, "teacher": "bb", "seeds": {"seed": 1}}
     run = started(tmp_path / "run")
-    first = run.write_manifest(**arguments, note=1)
-    assert first == json.loads(run.manifest_path.read_text())
+    run.write_manifest(**arguments, note=1)
+    first = json.loads(run.manifest_path.read_text())
     expected = {**arguments, "note": 1, "command": "opct train a.yaml --token=***"}
     assert {key: first[key] for key in expected} == expected
     assert {"python", "torch", "transformers"} <= first["versions"].keys()
     assert first["hardware"]["cores"] >= 1
     assert "secret" not in run.manifest_path.read_text()
     monkeypatch.setattr("sys.argv", ["opct", "train", "a.yaml", "--resume"])
-    second = run.write_manifest(**arguments)
+    run.write_manifest(**arguments)
+    second = run.read_manifest()
     assert second["command"] == first["command"]
     assert [entry["command"] for entry in second["resumed"]] == ["opct train a.yaml --resume"]
 

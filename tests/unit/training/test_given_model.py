@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import opct
-from opct.errors import ConfigError, ModelError, OutOfMemory, RunError
+from opct.errors import ConfigError, EvaluationError, ModelError, OutOfMemory, RunError
 from opct.models.adapters import quiet_peft
 from opct.models.export import find_trained, write_merged
 from opct.models.from_run import load_policy
@@ -44,18 +44,11 @@ def test_a_loaded_model_trains_as_a_named_one_to_the_last_bit(make_config, train
     assert untimed(given) == untimed(named)
     run = RunDir(given.output_dir)
     assert run.read_manifest()["base"] == RunDir(named.output_dir).read_manifest()["base"]
+    with result.policy.base() as base:
+        assert base.base_hash() == run.read_manifest()["base"]
     policy = load_policy(str(run.path))
     assert policy.name == str(tiny_folder)
     assert opct.Policy(result.model, policy.tokenizer).weights_hash() == policy.weights_hash()
-
-
-def test_bfloat16_is_trained_in_and_loaded_again(make_config, tiny_folder):
-    config = make_config(max_steps=1, data=NO_VALIDATION)
-    opct.train(unnamed(config), **loaded(tiny_folder, torch.bfloat16))
-    run = RunDir(config.output_dir)
-    assert run.read_manifest()["dtype"] == "bfloat16"
-    assert load_policy(str(run.path)).dtype == torch.bfloat16
-    write_merged(find_trained(run.path), run.path / "merged")
 
 
 def test_it_resumes_with_the_same_weights_alone(make_config, trained, tiny_folder, tmp_path):
@@ -86,21 +79,34 @@ def test_a_name_that_stands_for_other_weights_is_refused_when_the_run_is_loaded(
     for call in (load_policy, lambda path: write_merged(find_trained(path), tmp_path / "merged")):
         with refused(ModelError, folder, "other weights"):
             call(config.output_dir)
-    small = {"n_benign": 1, "kl_samples": 1, "max_benign_tokens": 4}
-    opct.evaluate(result.policy, out=tmp_path / "out", suites=["benign"], **small)
+    small = {"suites": ["benign"], "n_benign": 1, "kl_samples": 1, "max_benign_tokens": 4}
+    evaluated = opct.evaluate(result.policy, **small)
+    assert evaluated.out == RunDir(config.output_dir).path
+    about = evaluated.results["run"]
+    assert (about["method"], about["seed"], about["weights"]["step"]) == ("opct", config.seed, 1)
     given["model"] = result.model.unload()
+    with refused(EvaluationError, "unload()", config.output_dir):
+        opct.evaluate(result.policy, out=tmp_path / "out", **small)
     given["model"].save_pretrained(folder)
     assert load_policy(config.output_dir).has_adapter
 
 
-def test_the_policy_of_a_result_has_the_template_and_dtype_of_its_run(make_config, tiny_folder):
-    config, given = make_config(max_steps=1, lora=None, data=NO_VALIDATION), loaded(tiny_folder, torch.bfloat16)
+@pytest.mark.parametrize("settings", [{}, {"lora": None}], ids=["adapter", "every weight"])
+def test_a_result_has_the_template_and_dtype_of_its_run_which_is_loaded_in_it(make_config, tiny_folder, settings):
+    config, given = make_config(max_steps=1, **settings, data=NO_VALIDATION), loaded(tiny_folder, torch.bfloat16)
     given["tokenizer"].chat_template += "{% if mark %}!{% endif %}"
     model = {"chat_template_kwargs": {"mark": True}}
     result = opct.train({**unnamed(config), "model": model}, **given)
-    known = RunDir(config.output_dir).read_manifest()
-    assert (result.policy.renderer.template_hash, result.policy.dtype) == (known["template"], torch.bfloat16)
+    run = RunDir(config.output_dir)
+    known, policy = run.read_manifest(), result.policy
+    assert (policy.renderer.template_hash, policy.dtype, known["dtype"]) == (
+        known["template"],
+        torch.bfloat16,
+        "bfloat16",
+    )
     assert opct.Policy(result.model, given["tokenizer"], **model).renderer.template_hash == known["template"]
+    assert load_policy(str(run.path)).dtype == torch.bfloat16
+    write_merged(find_trained(run.path), run.path / "merged")
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

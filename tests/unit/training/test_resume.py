@@ -129,37 +129,32 @@ def test_a_pickle_in_a_checkpoint_is_not_run(half, tmp_path: Path):
     assert not (tmp_path / "PWNED").exists()
 
 
-def test_odd_counters_are_refused(half):
-    run, config = half
-    reseal(run.latest_checkpoint(), steps_above=0, reference_kl=0.1)
-    with pytest.raises(CheckpointError):
-        train(config, resume=True)
+def with_tensors(change):
+    """Puts other tensors into the last checkpoint, and seals it again."""
+
+    def damage(run: RunDir) -> None:
+        file = run.latest_checkpoint() / "state.safetensors"
+        save_file(change({name: tensor.clone() for name, tensor in load_file(file).items()}), file)
+        reseal(file.parent)
+
+    return damage
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("damage", "error", "named"),
     [
-        lambda tensors: tensors | {"weight/x": torch.zeros(2)},
-        lambda tensors: {name: tensor[:1] if tensor.dim() else tensor for name, tensor in tensors.items()},
+        (lambda run: reseal(run.latest_checkpoint(), steps_above=0, reference_kl=0.1), CheckpointError, "counters"),
+        (with_tensors(lambda tensors: tensors | {"weight/x": torch.zeros(2)}), CheckpointError, "weight/x"),
+        (with_tensors(lambda ts: {k: t[:1] if t.dim() else t for k, t in ts.items()}), CheckpointError, "shape"),
+        # those of steps 0 and 1 were on the disk with the checkpoint of step 1
+        (lambda run: write_jsonl(run.metrics_path, read_jsonl(run.metrics_path)[1:]), RunError, "metrics.jsonl"),
     ],
-    ids=["one more", "shapes that would be repeated to fill the weights"],
+    ids=["counters", "one tensor more", "shapes that would be repeated to fill the weights", "lost metrics"],
 )
-def test_a_file_of_other_tensors_is_refused(half, change):
+def test_what_this_run_did_not_write_is_refused(half, damage, error, named):
     run, config = half
-    checkpoint = run.latest_checkpoint()
-    file = checkpoint / "state.safetensors"
-    save_file(change({name: tensor.clone() for name, tensor in load_file(file).items()}), file)
-    reseal(checkpoint)
-    with pytest.raises(CheckpointError):
-        train(config, resume=True)
-
-
-def test_rows_of_metrics_that_are_gone_are_noticed(half):
-    """Those of steps 0 and 1 were on the disk with the checkpoint of step 1."""
-    run, config = half
-    rows = read_jsonl(run.metrics_path)
-    write_jsonl(run.metrics_path, rows[1:])
-    with refused(RunError, run.metrics_path):
+    damage(run)
+    with refused(error, named):
         train(config, resume=True)
 
 

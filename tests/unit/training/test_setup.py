@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import ContrastivePair, write_pairs
@@ -17,7 +16,7 @@ from opct.training.setup import build_setup, describe, learning_rate_for
 from opct.training.trainer import rollout_kl, train
 from tests.refusals import refused
 from tests.tiny import save_tiny, tiny_adapter_policy, tiny_pairs
-from tests.unit.training.conftest import NO_VALIDATION
+from tests.unit.training.conftest import NO_VALIDATION, weights
 
 
 def test_training_goes_on_from_a_run_and_its_teacher_may_be_the_bare_base(make_config, trained, tmp_path: Path):
@@ -42,29 +41,31 @@ def test_an_adapter_to_continue_from_that_does_not_fit_the_settings_is_refused(m
             build_setup(make_config(**model))
 
 
-def test_what_is_held_out_steps_without_identity_pairs_and_settings_without_effect_are_warned_of(make_config):
-    """A quarter of 2 pairs rounds to 0; nothing is said of what was switched off."""
-    warnings = [
-        [line for line in describe(build_setup(make_config(**settings))) if line.startswith("warning: ")]
-        for settings in (
-            {"data": {"validation_fraction": 0}},
-            {"data": {"validation_fraction": 1e-9}},
-            {"optim": {"prompts_per_step": 2}},
-            {"loss": {"jsd_weight": 0.2, "top_k": 8}, "teacher": {"ema_decay": 0.5}},
-            {"vllm": {"enforce_eager": True}, "verl": {"nodes": 2}, "eval": {"limit": 3}, "num_train_epochs": 2},
-        )
-    ]
-    assert list(map(len, warnings)) == [0, 1, 1, 3, 4]
-    assert "data.val" in warnings[1][0]
-    assert "optim.prompts_per_step=2" in warnings[2][0]
-    settings = ("loss.jsd_weight=0.2", "loss.top_k=8", "teacher.ema_decay=0.5")
-    assert all(setting in warning for setting, warning in zip(settings, warnings[3], strict=True))
-    settings = (
-        "num_train_epochs=2.0 does nothing without max_steps: null",
-        "eval.limit=3 does nothing without eval.steps;",
-    )
-    settings += ("vllm.enforce_eager=true", "engine: verl")
-    assert all(setting in warning for setting, warning in zip(settings, warnings[4], strict=True))
+def warnings_of(config) -> list[str]:
+    return [line for line in describe(build_setup(config)) if line.startswith("warning: ")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"data": {"validation_fraction": 0}}, []),  # nothing is said of what was switched off
+        ({"data": {"validation_fraction": 1e-9}}, ["data.validation_fraction"]),  # a quarter of 2 pairs rounds to 0
+        ({"optim": {"prompts_per_step": 2}}, ["optim.prompts_per_step=2"]),
+        ({"loss": {"jsd_weight": 0.2, "top_k": 8}}, ["loss.jsd_weight=0.2", "loss.top_k=8"]),
+        ({"teacher": {"ema_decay": 0.5}, "eval": {"limit": 3}}, ["teacher.ema_decay=0.5", "eval.limit=3"]),
+        ({"vllm": {"enforce_eager": True}, "verl": {"nodes": 2}}, ["vllm.enforce_eager=true", "engine: verl"]),
+        ({"num_train_epochs": 2}, ["since max_steps is 4: set max_steps: null, or leave num_train_epochs out"]),
+        ({"optim": {"warmup_steps": 3}}, []),
+        ({"optim": {"warmup_steps": 4}}, ["optim.warmup_steps=4 of 4 steps"]),
+        ({"lora": {"r": 2}, "optim": {"learning_rate": 3e-3}}, []),
+        ({"lora": None, "optim": {"learning_rate": 4e-5}}, ["begin with 1e-05"]),
+        ({"lora": None, "optim": {"learning_rate": 3e-5}}, []),
+    ],
+)
+def test_what_has_no_effect_or_may_be_wrong_is_warned_of(make_config, settings, named):
+    said = warnings_of(make_config(**settings))
+    assert len(said) == len(named)
+    assert all(part in warning for part, warning in zip(named, said, strict=True))
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -77,20 +78,8 @@ def test_a_size_that_leaves_no_axis_a_held_out_pair_is_named(make_config, tmp_pa
     assert "validation_fraction" not in said
 
 
-@pytest.mark.parametrize(("steps", "is_warned"), [(3, False), (4, True)])
-def test_a_warm_up_that_does_not_end_is_warned_of(make_config, steps, is_warned):
-    lines = describe(build_setup(make_config(max_steps=4, optim={"warmup_steps": steps})))
-    assert any("optim.warmup_steps=4 of 4 steps" in line for line in lines) == is_warned
-
-
-def test_a_learning_rate_of_small_models_is_warned_of(make_config):
+def test_a_larger_model_begins_with_a_lower_rate():
     assert [learning_rate_for(n * 10**8, lora=True) for n in (1, 5, 80, 300)] == [4e-4, 1e-4, 1e-4, 5e-5]
-    cases = (({"r": 2}, 3e-3, None), (None, 12e-4, "1e-05"), (None, 4e-5, "1e-05"), (None, 3e-5, None))
-    for lora, rate, wanted in cases:
-        lines = describe(build_setup(make_config(lora=lora, optim={"learning_rate": rate})))
-        warned = [line for line in lines if "optim.learning_rate" in line]
-        assert bool(warned) == (wanted is not None)
-        assert all(wanted in line for line in warned)
 
 
 def test_training_on_what_is_measured_is_said_before_it_begins(make_config, tmp_path: Path):
@@ -100,9 +89,8 @@ def test_training_on_what_is_measured_is_said_before_it_begins(make_config, tmp_
     wrapped = ({"role": "user", "content": f"Once upon a time. {behavior.behavior}"},)
     write_pairs(tmp_path / "own.jsonl", [ContrastivePair("mine/1", "jailbreak", "story", wrapped, bare)])
     data = {"pairs": [str(tmp_path / "own.jsonl")], "anchors": [], "anchor_fraction": 0, "validation_fraction": 0}
-    said = [line for line in describe(build_setup(make_config(max_steps=1, data=data))) if line.startswith("warning: ")]
-    assert len(said) == 1
-    assert f"mine/1 ({behavior.id})" in said[0]
+    [said] = warnings_of(make_config(max_steps=1, data=data))
+    assert f"mine/1 ({behavior.id})" in said
 
 
 def test_float16_is_not_trained_in(make_config):
@@ -130,12 +118,8 @@ def test_a_run_with_modules_to_save_resumes_exactly_and_its_teacher_stays(make_c
     train(whole)
     train(half)
     train(make_config(max_steps=2, **own), resume=True)
-    found = [
-        load_file(RunDir(run.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors")
-        for run in (whole, half)
-    ]
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-    assert any("lm_head" in name for name in found[0])
+    assert weights(half) == weights(whole)
+    assert b"lm_head" in weights(whole)
     policy = load_policy(whole.output_dir)
     bare = load_policy(str(tmp_path / "untied"), dtype="float32")
     ids = [[1, 5, 6]], [[7, 8]]

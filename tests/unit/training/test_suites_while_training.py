@@ -45,21 +45,6 @@ def test_suites_are_asked_at_their_steps_and_change_no_step(make_config, tmp_pat
         read_evaluation(run.path)
 
 
-def test_a_run_that_is_killed_has_the_numbers_of_one_that_was_not(make_config, tmp_path: Path):
-    """Killed after step 2, which had been asked; resumed from the checkpoint of step 1."""
-    settings = {"max_steps": 2, "save_steps": 1, "eval": EVAL}
-    whole, broken = (make_config(output_dir=str(tmp_path / name), **settings) for name in ("whole", "broken"))
-    opct.train(whole)
-    with pytest.raises(Killed):
-        opct.train(broken, progress=Noted(after=2, act=kill))
-    run = RunDir(broken.output_dir)
-    assert (run.latest_checkpoint().name, len(list(run.training_evals_dir.iterdir()))) == ("step-000001", 2)
-    opct.train(broken, resume=True)
-    assert untimed(broken) == untimed(whole)
-    assert weights(broken) == weights(whole)
-    assert len(list(run.training_evals_dir.iterdir())) == 2
-
-
 @pytest.mark.parametrize("failed", [2, 3])
 def test_a_step_whose_measurement_fails_is_kept_and_measured_first_on_resume(
     make_config, tmp_path: Path, monkeypatch, failed: int

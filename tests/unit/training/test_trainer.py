@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import opct.methods.opct
 import opct.training.trainer
 from opct.config.loader import dump_config
 from opct.config.schema import OptimConfig
 from opct.errors import ConfigError, DataError, DivergenceError, ModelError, NonFiniteError, RunError
 from opct.methods.consistency import MicroLoss
+from opct.methods.registry import METHODS
 from opct.runs.checkpoints import read_state
 from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
@@ -132,11 +132,11 @@ def test_the_end_says_what_changed_and_what_to_do(make_config):
     assert stopped.endswith(f"opct train {run.config_path} --resume")
 
 
-def spoil(monkeypatch, change) -> None:
-    """Passes each micro-batch's loss of OPCT through `change(call number, MicroLoss)`."""
-    calls = itertools.count(1)
-    original = opct.methods.opct.consistency_loss
-    monkeypatch.setattr(opct.methods.opct, "consistency_loss", lambda *args: change(next(calls), original(*args)))
+def spoil(monkeypatch, change, method: str = "opct") -> None:
+    """Passes each micro-batch's loss of a method through `change(call number, MicroLoss)`."""
+    calls, kind = itertools.count(1), METHODS[method]
+    original = kind.loss
+    monkeypatch.setattr(kind, "loss", lambda self, *batch: change(next(calls), original(self, *batch)))
 
 
 ONE_BATCH = {"micro_batch_tokens": 100_000}
@@ -162,16 +162,20 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(make_conf
 
 
 def exploded(micro: MicroLoss) -> MicroLoss:
-    return MicroLoss(micro.loss, {"kl": [[1000.0] * len(row) for row in micro.values["kl"]]})
+    """A KL of 1000 nats a token, or the loss a thousandfold where there is no KL."""
+    if "kl" not in micro.values:
+        return replace(micro, loss=1000 * micro.loss)
+    return replace(micro, values={"kl": [[1000.0] * len(row) for row in micro.values["kl"]]})
 
 
-def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
-    """1000 nats a token in steps 4, 6 and 7, patience 2: stopped at step 7, whose metrics and rollouts are kept."""
-    stop = {"divergence_factor": 2.0, "divergence_patience": 2}
-    config = make_config(max_steps=7, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
-    spoil(monkeypatch, lambda n, micro: exploded(micro) if n in (4, 6, 7) else micro)
-    with refused(DivergenceError, "Step 7", "1e+03", "stop.divergence_factor=2.0"):
+@pytest.mark.parametrize(("method", "named"), [("opct", "KL is 1e+03 nats"), ("sft", "loss is")])
+def test_what_diverges_stops_the_run_after_patience(make_config, monkeypatch, method, named):
+    """In steps 4, 6 and 7, patience 2: stopped at step 7, whose metrics and rollouts are kept."""
+    stop = {"divergence_factor": 50.0, "divergence_patience": 2}
+    config = make_config(method=method, max_steps=7, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
+    spoil(monkeypatch, lambda n, micro: exploded(micro) if n in (4, 6, 7) else micro, method)
+    with refused(DivergenceError, "Step 7", named, "stop.divergence_factor=50.0"):
         train(config)
     assert checkpoint_steps(config)[-1] == 6
-    assert [(row["step"], row.get("train/kl")) for row in metrics(config)][5:] == [(6, 1000.0), (7, 1000.0)]
+    assert [row["step"] for row in metrics(config)][-2:] == [6, 7]
     assert {row["step"] for row in read_jsonl(RunDir(config.output_dir).rollouts_path(7))} == {7}

@@ -1,4 +1,4 @@
-"""What the trainer does where there is no KL and no step yet, and what it writes down."""
+"""What the trainer does where there is no step yet, and what it writes down."""
 
 import os
 import signal
@@ -9,9 +9,7 @@ import pytest
 import opct
 from opct.data.duplicates import read_trained_texts, trained_texts
 from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
-from opct.errors import DivergenceError, RunError
-from opct.methods.consistency import MicroLoss
-from opct.methods.sft import SFT
+from opct.errors import RunError
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -19,24 +17,6 @@ from opct.training.callbacks import Hooks
 from opct.training.trainer import train
 from tests.refusals import refused
 from tests.unit.training.conftest import NO_VALIDATION, metrics
-
-ONE_BATCH = {"micro_batch_tokens": 100_000}
-
-
-def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch):
-    """No KL: 1000 times the loss from step 4 on, patience 2, is judged against the loss of the first steps."""
-    stop = {"divergence_factor": 50.0, "divergence_patience": 2}
-    config = make_config(method="sft", max_steps=5, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
-    calls, loss = [], SFT.loss
-
-    def explode(self, *batch):
-        calls.append(1)
-        micro = loss(self, *batch)
-        return MicroLoss(micro.loss * 1000) if len(calls) >= 4 else micro
-
-    monkeypatch.setattr(SFT, "loss", explode)
-    with refused(DivergenceError, "Step 5"):
-        train(config)
 
 
 def test_a_signal_during_offline_answers_ends_them_soon(make_config):
