@@ -37,6 +37,7 @@ from opct.evals.judges.protocol import digest
 from opct.evals.logs import OPCT, about_of, graded_samples, log_name, open_log
 from opct.evals.outcomes import COMPLETE
 from opct.evals.run import about_run, next_order, set_aside_others, unfinished_paths, write_results
+from opct.evals.same_questions import refuse_other_weights
 from opct.evals.target import default_out
 from opct.evals.tasks.attack import PREFIX, Cast
 from opct.runs.console import Progress, show_warnings, shows_progress
@@ -93,7 +94,8 @@ def run_attack(
 
     Raises:
         ConfigError: a setting is unknown or out of range.
-        EvaluationError: a model cannot be used, or a remote target was not confirmed.
+        EvaluationError: a model cannot be used, a remote target was not confirmed, or the folder holds results of
+            another model.
         DataError: behaviors or prompts cannot be read.
         RunError: the folder is in the way, in use, or holds another attack.
         KeyboardInterrupt: the attack was interrupted; what had ended is in its log.
@@ -119,6 +121,8 @@ def run_attack(
     policy, measured, roles, models = _load(target, config, player, run, store.dtype(config.dtype, earlier), progress)
     identity = Identity({**identity, **models})
     store.refuse_other(identity, earlier)
+    if not overwrite:
+        refuse_other_weights(run.path, measured)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
     warnings = show_warnings(notes, progress)  # before it costs anything
     if plan is not None and overwrite:
