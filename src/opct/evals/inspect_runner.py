@@ -161,14 +161,7 @@ def _alone() -> Iterator[None]:
 
 def _continued(task: Task, log: EvalLog) -> PreviousTask:
     return PreviousTask(
-        id=log.eval.task_id,
-        task=task,
-        task_args={},
-        model=None,
-        model_roles=None,
-        sandbox=None,
-        log=log,
-        log_info=None,
+        id=log.eval.task_id, task=task, task_args={}, log=log, model=None, model_roles=None, sandbox=None, log_info=None
     )
 
 
