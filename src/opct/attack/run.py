@@ -189,7 +189,6 @@ def _registered_name(thing: Any, argument: str, kind: Literal["solver", "scorer"
 
 
 def _judge_of(judge: Scorer) -> JudgeOfAttack:
-    """A scorer of the user's."""
     name, arguments = _registered_name(judge, "judge", "scorer"), repr(registry_params(judge))
     rubric = digest([name, arguments])[:12]
     identity = {"name": name, "model": "", "rubric": rubric, "label": "broken", "threshold": 0.5, "hash": rubric}
@@ -307,7 +306,6 @@ class AttackLog:
         return AttackResult(self.path, rows, graded, asdict(_spent(log.samples or [])), about | details, metadata)
 
     def _write_successes(self, log: EvalLog) -> None:
-        """The prompts that broke a behavior, for training and for other attacks."""
         rows = [
             (one.round, sample.epoch - 1, sample.metadata["cluster"], sample.metadata["grading"]["behavior"], one)
             for sample in log.samples or []
