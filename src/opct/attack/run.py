@@ -107,13 +107,11 @@ def run_attack(
     pool = setup.load_pool(config, behaviors)
     player = setup.make_player(config, behaviors) if attacker is None else _player_of(attacker)
     subjects, run = setup.subjects_of(config, behaviors), RunDir(out or default_out(target)).refuse_links_out()
-    name = PREFIX + player.name
-    folder = TrainingFolder(run.attacks_dir / player.name)
-    plan = None if attacker is not None else plan_training(config, behaviors, folder)
+    store = AttackLog(run, player.name)
+    plan = None if attacker is not None else plan_training(config, behaviors, store.training)
     judged = _judge_of(judge) if judge is not None else setup.load_judge_of_attack(config.judge)
     known = setup.identity_of(config, subjects, player, judged, pool)
     identity = Identity(known if plan is None else {**known, "training": plan.identity()})
-    store = AttackLog(run, name, folder)
     earlier = store.open(resume=resume, overwrite=overwrite)
     # before models are loaded, which takes minutes; and once more below, when their hashes are known
     store.refuse_other(identity, earlier, ignore=MODELS)
@@ -130,12 +128,12 @@ def run_attack(
     cast, training, made = _cast(config.target, player, judged), None, known_samples(earlier)
     with store.locked(overwrite=overwrite):
         if plan is not None:
-            folder.begin(identity)
-            solver, model, shots, training = train_attacker(plan, policy, cast, folder, progress)
+            store.training.begin(identity)
+            solver, model, shots, training = train_attacker(plan, policy, cast, store.training, progress)
             roles, pool, cast = {ROLE: model}, [*pool, *shots], replace(cast, attacker=solver)
             warnings += show_warnings(no_learning_signal_warning(training), progress)
         played = play(
-            name,
+            store.name,
             subjects,
             setup.rules_of(config),
             cast,
@@ -209,10 +207,10 @@ def _spent(samples: Iterable[LogSample]) -> Spent:
 class AttackLog:
     """The logs of one attack in a folder: the one in `evals/`, and those of its rounds until it ends."""
 
-    def __init__(self, run: RunDir, name: str, training: TrainingFolder):
-        self.run, self.name, self.training = run, name, training
-        self.path = run.evals_dir / log_name(name)
-        self.successes_path = run.evals_dir / f"{name}.prompts.jsonl"
+    def __init__(self, run: RunDir, attacker: str):
+        self.run, self.name, self.training = run, PREFIX + attacker, TrainingFolder(run.attacks_dir / attacker)
+        self.path = run.evals_dir / log_name(self.name)
+        self.successes_path = run.evals_dir / f"{self.name}.prompts.jsonl"
         self._continues = False
 
     @property
