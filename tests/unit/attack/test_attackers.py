@@ -62,14 +62,6 @@ def test_noise_moves_a_character_to_its_neighbour():
     assert augmented(TEXT, random.Random(0), 0.0) == TEXT
 
 
-def test_how_often_letters_change_follows_sigma():
-    """A letter takes the other case with probability sqrt(0.4) = 0.632, small or capital, and then moves with 0.064: of
-    the small ones 0.632 end as capitals, of the capitals 0.368. (A moved Z or z is a letter no longer.)"""
-    for letters, share in (("mn ", 0.632), ("MN ", 0.368)):
-        text = augmented(letters * 4000, random.Random(1), 0.4)
-        assert sum(letter.isupper() for letter in text) / 8000 == pytest.approx(share, abs=0.02)
-
-
 def test_families_take_turns_and_begin_again_with_other_wrappers():
     """2 families, 4 episodes, 2 rounds: attempt 5 is round 1, episode 1: the second family's third turn."""
     families = ["role_play", "hypothetical"]
