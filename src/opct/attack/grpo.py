@@ -188,7 +188,6 @@ def _planned(
 def _training_behaviors(
     config: settings.AttackConfig, attacker: settings.Grpo, tested: Sequence[Behavior]
 ) -> tuple[Behavior, ...]:
-    """The training behaviors, without near-duplicates of the attacked ones."""
     source = attacker.train_behaviors or config.behaviors
     known = of_split(all_behaviors(source), attacker.train_split, f"behaviors of {source} (attacker.train_split)")
     # else the attacker would be trained on what is measured, and its success rate would be one of memory

@@ -37,6 +37,7 @@ from opct.evals.judges.protocol import digest
 from opct.evals.logs import OPCT, about_of, graded_samples, log_name, open_log
 from opct.evals.outcomes import COMPLETE
 from opct.evals.run import about_run, next_order, set_aside_others, unfinished_paths, write_results
+from opct.evals.same_questions import refuse_other_weights
 from opct.evals.target import default_out
 from opct.evals.tasks.attack import PREFIX, Cast
 from opct.runs.console import Progress, show_warnings, shows_progress
@@ -93,7 +94,8 @@ def run_attack(
 
     Raises:
         ConfigError: a setting is unknown or out of range.
-        EvaluationError: a model cannot be used, or a remote target was not confirmed.
+        EvaluationError: a model cannot be used, a remote target was not confirmed, or the folder holds results of
+            another model.
         DataError: behaviors or prompts cannot be read.
         RunError: the folder is in the way, in use, or holds another attack.
         KeyboardInterrupt: the attack was interrupted; what had ended is in its log.
@@ -105,13 +107,11 @@ def run_attack(
     pool = setup.load_pool(config, behaviors)
     player = setup.make_player(config, behaviors) if attacker is None else _player_of(attacker)
     subjects, run = setup.subjects_of(config, behaviors), RunDir(out or default_out(target)).refuse_links_out()
-    name = PREFIX + player.name
-    folder = TrainingFolder(run.attacks_dir / player.name)
-    plan = None if attacker is not None else plan_training(config, behaviors, folder)
+    store = AttackLog(run, player.name)
+    plan = None if attacker is not None else plan_training(config, behaviors, store.training)
     judged = _judge_of(judge) if judge is not None else setup.load_judge_of_attack(config.judge)
     known = setup.identity_of(config, subjects, player, judged, pool)
     identity = Identity(known if plan is None else {**known, "training": plan.identity()})
-    store = AttackLog(run, name, folder)
     earlier = store.open(resume=resume, overwrite=overwrite)
     # before models are loaded, which takes minutes; and once more below, when their hashes are known
     store.refuse_other(identity, earlier, ignore=MODELS)
@@ -119,6 +119,8 @@ def run_attack(
     policy, measured, roles, models = _load(target, config, player, run, store.dtype(config.dtype, earlier), progress)
     identity = Identity({**identity, **models})
     store.refuse_other(identity, earlier)
+    if not overwrite:
+        refuse_other_weights(run.path, measured)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
     warnings = show_warnings(notes, progress)  # before it costs anything
     if plan is not None and overwrite:
@@ -126,12 +128,12 @@ def run_attack(
     cast, training, made = _cast(config.target, player, judged), None, known_samples(earlier)
     with store.locked(overwrite=overwrite):
         if plan is not None:
-            folder.begin(identity)
-            solver, model, shots, training = train_attacker(plan, policy, cast, folder, progress)
+            store.training.begin(identity)
+            solver, model, shots, training = train_attacker(plan, policy, cast, store.training, progress)
             roles, pool, cast = {ROLE: model}, [*pool, *shots], replace(cast, attacker=solver)
             warnings += show_warnings(no_learning_signal_warning(training), progress)
         played = play(
-            name,
+            store.name,
             subjects,
             setup.rules_of(config),
             cast,
@@ -185,7 +187,6 @@ def _registered_name(thing: Any, argument: str, kind: Literal["solver", "scorer"
 
 
 def _judge_of(judge: Scorer) -> JudgeOfAttack:
-    """A scorer of the user's."""
     name, arguments = _registered_name(judge, "judge", "scorer"), repr(registry_params(judge))
     rubric = digest([name, arguments])[:12]
     identity = {"name": name, "model": "", "rubric": rubric, "label": "broken", "threshold": 0.5, "hash": rubric}
@@ -206,10 +207,10 @@ def _spent(samples: Iterable[LogSample]) -> Spent:
 class AttackLog:
     """The logs of one attack in a folder: the one in `evals/`, and those of its rounds until it ends."""
 
-    def __init__(self, run: RunDir, name: str, training: TrainingFolder):
-        self.run, self.name, self.training = run, name, training
-        self.path = run.evals_dir / log_name(name)
-        self.successes_path = run.evals_dir / f"{name}.prompts.jsonl"
+    def __init__(self, run: RunDir, attacker: str):
+        self.run, self.name, self.training = run, PREFIX + attacker, TrainingFolder(run.attacks_dir / attacker)
+        self.path = run.evals_dir / log_name(self.name)
+        self.successes_path = run.evals_dir / f"{self.name}.prompts.jsonl"
         self._continues = False
 
     @property
@@ -303,7 +304,6 @@ class AttackLog:
         return AttackResult(self.path, rows, graded, asdict(_spent(log.samples or [])), about | details, metadata)
 
     def _write_successes(self, log: EvalLog) -> None:
-        """The prompts that broke a behavior, for training and for other attacks."""
         rows = [
             (one.round, sample.epoch - 1, sample.metadata["cluster"], sample.metadata["grading"]["behavior"], one)
             for sample in log.samples or []

@@ -393,7 +393,6 @@ def row_settings(
 
 
 def describe_plan(config: AttackConfig, subjects: Sequence[Subject]) -> str:
-    """Describe the maximum size of the attack in one line."""
     rules = rules_of(config)
     maxima = dict.fromkeys((BEHAVIOR, COUNTERPART, BARE), 0)
     for subject in subjects:

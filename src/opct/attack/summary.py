@@ -49,15 +49,12 @@ class AttackResult:
 
     @property
     def behaviors(self) -> list[Outcome]:
-        """What became of each attacked behavior."""
         return outcomes(sample for sample in self.samples if sample.family_split == BEHAVIOR)
 
     def row(self, metric: str) -> Row:
-        """The row of a metric."""
         return next(row for row in self.rows if row["metric"] == metric)
 
     def render(self) -> RenderableType:
-        """A table for the terminal."""
         from rich.console import Group
         from rich.text import Text
 
@@ -89,7 +86,6 @@ class AttackResult:
 
 
 def training_lines(training: Mapping[str, Any] | None) -> list[str]:
-    """Usage and learning curve of the attacker's training."""
     if training is None:
         return []
     curve, spent = [row for row in training["curve"] if row["reward"] is not None], training["spent"]

@@ -28,8 +28,7 @@ class TrainingFolder:
 
     @property
     def is_begun(self) -> bool:
-        # an attack of an earlier version has an identity there, and no training
-        return self.identity_path.is_file() and self.pairs_path.is_file()
+        return self.identity_path.is_file()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -42,7 +41,6 @@ class TrainingFolder:
             write_json(self.identity_path, identity)
 
     def clear(self) -> None:
-        # not what an attack of an earlier version left in a folder of this name
         if self.is_begun:
             shutil.rmtree(self.path)
 

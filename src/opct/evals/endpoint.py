@@ -268,7 +268,6 @@ def call_config(model: Model, settings: EndpointSettings, **sampling: Any) -> Ge
 
 
 def is_local(model: Model) -> bool:
-    """Whether the model works in this process."""
     return str(model).startswith(LOCAL_PROVIDERS)
 
 
@@ -301,9 +300,7 @@ def failure_of(error: Exception, secrets: Iterable[str], *, was_answered: bool) 
     return Failure(ERROR, f"{type(error).__name__ if status is None else f'HTTP {status}'}: {message}")
 
 
-async def answer_of(
-    model: Model, messages: list[ChatMessage], config: GenerateConfig, *, who: str, hint: str
-) -> ModelOutput | None:
+async def answer_of(model: Model, messages: list[ChatMessage], config: GenerateConfig, who: str) -> ModelOutput | None:
     """The model's output; None where its endpoint rejects this request. Raises EvaluationError where it does not
     answer; the endpoint's own words, which may hold the key, are taken out."""
     try:
@@ -313,7 +310,7 @@ async def answer_of(
             raise
         failure = failure_of(error, known_secrets(model), was_answered=False)
         if failure.reason != REJECTED:
-            raise error_of(failure, who, 1, hint) from None
+            raise error_of(failure, who, 1, HINT) from None
         return None
 
 

@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,12 +17,13 @@ import inspect_ai
 from inspect_ai import Task
 from inspect_ai._eval.loader import load_tasks
 from inspect_ai._eval.task import PreviousTask
+from inspect_ai._util.asyncfiles import with_async_fs
 from inspect_ai._util.entrypoints import ensure_entry_points
 from inspect_ai._util.error import PrerequisiteError
-from inspect_ai._util.platform import running_in_notebook
 from inspect_ai._util.registry import registry_find, registry_info
 from inspect_ai.log import EvalLog, write_eval_log
 from inspect_ai.model import GenerateConfig, Model
+from inspect_ai.util._display import init_display_type
 
 from opct.errors import EvaluationError, LibraryErrors, RunError, reason, unknown
 from opct.evals.config import EvalConfig
@@ -81,13 +82,13 @@ def run_inspect(
         model = as_inspect_model(policy, batch_size=batch_size, temperature=temperature)
     try:
         with quiet(), _alone():
+            init_display_type("none")
             evaluate = partial(
-                inspect_ai.eval,
+                inspect_ai.eval_async,
                 task if earlier is None else _continued(task, earlier),
                 model=model,
                 log_dir=str(log_dir),
                 log_format="eval",
-                display="none",
                 score_display=False,
                 log_level="error",
                 log_realtime=False,
@@ -99,8 +100,7 @@ def run_inspect(
                 max_connections=2 * batch_size,
                 **options,
             )
-            # Inspect has its own way in a notebook, which can be interrupted
-            logs = evaluate() if running_in_notebook() else _beside_running_loop(evaluate)
+            logs = _on_own_loop(with_async_fs(evaluate))
             for log in logs:
                 log.samples = list(log.samples or [])  # read now: Inspect would read the file at the first access
     except PrerequisiteError as error:
@@ -161,14 +161,7 @@ def _alone() -> Iterator[None]:
 
 def _continued(task: Task, log: EvalLog) -> PreviousTask:
     return PreviousTask(
-        id=log.eval.task_id,
-        task=task,
-        task_args={},
-        model=None,
-        model_roles=None,
-        sandbox=None,
-        log=log,
-        log_info=None,
+        id=log.eval.task_id, task=task, task_args={}, log=log, model=None, model_roles=None, sandbox=None, log_info=None
     )
 
 
@@ -335,22 +328,42 @@ def run_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
             raise errors.exceptions[0] from None  # an endpoint's own words may hold the key
         return [task.result() for task in tasks]
 
-    def run_loop() -> list[T]:
-        with asyncio.Runner() as runner:  # Inspect replaces asyncio.run by one that leaves its event loop open
-            return runner.run(gathered())
-
     with quiet():
-        return _beside_running_loop(run_loop)
+        return _on_own_loop(gathered)
 
 
-def _beside_running_loop(call: Callable[[], T]) -> T:
-    """Result of a call that starts an event loop: in a thread if one is running in this one, which could not be."""
+def _on_own_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Result of a coroutine on an event loop of its own; in a thread if one is running in this one (a notebook). Ctrl-C
+    cancels the coroutine there too."""
+    inner: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+
+    async def noted() -> T:
+        inner.append((asyncio.get_running_loop(), asyncio.current_task()))
+        return await main()
+
+    def run() -> T:
+        with asyncio.Runner() as runner:  # Inspect replaces asyncio.run by one that leaves its event loop open
+            return runner.run(noted())
+
     try:
         asyncio.get_running_loop()
         is_running = True
     except RuntimeError:
         is_running = False
-    if not is_running:  # not within `except`, or Inspect would name its error as the cause of any in the call
-        return call()
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result()
+    if not is_running:  # not within `except`, or Inspect would name its error as the cause of any in the coroutine
+        return run()
+    outer = asyncio.current_task()
+    n_before = outer.cancelling() if outer is not None else 0
+    with ThreadPoolExecutor(1) as pool:  # its end waits for the thread
+        ended = pool.submit(run)
+        try:
+            while not wait([ended], timeout=0.2).done:
+                # the first Ctrl-C raises nothing under asyncio.run: it cancels the task that waits here
+                if outer is not None and outer.cancelling() > n_before:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            for loop, task in inner:
+                if task is not None and not ended.done():
+                    loop.call_soon_threadsafe(task.cancel)
+            raise
+        return ended.result()

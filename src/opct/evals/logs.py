@@ -346,7 +346,6 @@ class Evaluation:
 
     @property
     def model(self) -> str:
-        """The name of the evaluated model."""
         return str(self.run.get("model") or "unknown")
 
     @property

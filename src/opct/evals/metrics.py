@@ -104,11 +104,9 @@ class Metric:
         return f"{self.better} is better" if self.better else ""
 
     def value_of(self, sample: GradedSample) -> Value:
-        """The value of the sample; None if unscored."""
         return sample.values.get(self.value) if isinstance(self.value, str) else self.value(sample)
 
     def groups_of(self, sample: GradedSample) -> Iterable[str]:
-        """The groups in which the sample counts."""
         carries = not isinstance(self.value, str) or self.value in sample.values
         return self.groups(sample) if carries and sample.axis == self.axis else ()
 
@@ -341,7 +339,6 @@ GROUPS = (
 
 
 def _finished(key: str) -> Callable[[GradedSample], Value]:
-    """The value of a reply that was not cut."""
     return lambda sample: None if sample.is_cut else sample.values.get(key)
 
 
@@ -710,7 +707,6 @@ def metric_rows(samples: Sequence[GradedSample], settings: Mapping[str, Mapping[
 
 
 def _suite_rows(suite: str, samples: Sequence[GradedSample]) -> list[Row]:
-    """The rows of one suite, group by group."""
     rows: list[tuple[tuple[int, str], Row]] = []
     for metric in metrics_of(samples):
         if not metric.applies(samples):

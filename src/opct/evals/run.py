@@ -374,7 +374,6 @@ def write_results(run: RunDir) -> dict[str, Any]:
 
 
 def results_of(evaluation: Evaluation) -> dict[str, Any]:
-    """What `results.json` says of an evaluation."""
     now, kept = evaluation.settings, evaluation.settings.get("kept", {})
     asked = {name: {**now, **kept.get(name, {})} for name in SUITES}
     limits = {name: f"{s.limit}={asked[name][s.limit]}" for name, s in SUITES.items() if s.limit in asked[name]}

@@ -302,7 +302,6 @@ class SeedSpread:
 
     @property
     def sd(self) -> float:
-        """The sample standard deviation between the seeds."""
         return float(np.std(self.values, ddof=1))
 
     @property
@@ -484,7 +483,6 @@ def _spreads(
 
 
 def _mean_difference(a: Values, b: Values) -> float:
-    """The mean difference over the ids that both scored."""
     ids = _scored_by_both(a, b)
     if not ids:
         raise EvaluationError(

@@ -70,13 +70,13 @@ AXES = {
 
 
 def teacher_sanity_check(
-    pairs: Iterable[ContrastivePair], ask: Ask, *, axis: str, n: int | None = None, seed: int = 0
+    pairs: Iterable[ContrastivePair], ask: Ask, *, axis: str, n: int | None = None
 ) -> dict[str, Any] | None:
     """Measure how often the teacher's answer is bad: a behavior not fully refused, or a hazard without a warning.
 
     Args:
         axis: one of `AXES`.
-        n: most distinct teacher prompts, chosen by seed; None for all.
+        n: most distinct teacher prompts, drawn; None for all.
 
     Returns:
         For the manifest: the share `bad` with its 95% interval, clustered by behavior or fact; counts of answers, cut
@@ -87,8 +87,8 @@ def teacher_sanity_check(
         return None
     sampled = questions
     if n is not None and n < len(questions):
-        sampled = [questions[i] for i in sorted(random.Random(f"{seed}/teacher").sample(range(len(questions)), n))]
-    seeds = [random.Random(f"{seed}/teacher/{i}").getrandbits(62) for i in range(len(sampled))]
+        sampled = [questions[i] for i in sorted(random.Random("0/teacher").sample(range(len(questions)), n))]
+    seeds = [random.Random(f"0/teacher/{i}").getrandbits(62) for i in range(len(sampled))]
     answers = ask([pair.teacher_prompt for pair in sampled], seeds) if sampled else []
     verdicts = [_verdict(pair, answer) for pair, answer in zip(sampled, answers, strict=True)]
     is_bad = [v.is_scored and v.verdict != AXES[axis].wanted for v in verdicts]

@@ -149,6 +149,10 @@ def test_what_cannot_begin_replaces_nothing(tiny_policy, ended, tmp_path):
     for target, words in ((tmp_path / "nowhere", BEST_OF_N), (tiny_policy, f"{BEST_OF_N} behaviors=nowhere.jsonl")):
         with refused(Exception, "nowhere"):
             attack(target, out, words, overwrite=True)
+    tokenizer = tiny_tokenizer()
+    other = Policy(tiny_model(tokenizer, seed=1), tokenizer, name="tiny")
+    with refused(EvaluationError, out, "attack_best_of_n", "weights", "--overwrite"):
+        attack(other, out, f"attacker.name=transfer {SMALL}")
     assert attempts(out) == before
     attack(tiny_policy, out, f"{BEST_OF_N} rounds=1", overwrite=True)
     assert attempts(out) != before

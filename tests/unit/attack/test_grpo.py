@@ -456,7 +456,6 @@ def test_what_cannot_be_trained_replaces_nothing(tiny_policy, attacked, tmp_path
     """Nor does it leave a folder behind."""
     kept = TrainingFolder(tmp_path / "a" / "attacks" / "grpo")
     kept.begin({})
-    kept.pairs_path.write_text("")
     for name, wrong, error in (
         ("a", "attacker.training.lora.target_modules=nowhere", ModelError),
         ("a", "attacker.training.report_to=[nobody]", ConfigError),

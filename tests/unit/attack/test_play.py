@@ -125,24 +125,18 @@ class Down(Exception):
 KEY = "sk-live-0123456789abcdef"
 
 
-def test_an_endpoint_that_is_down_ends_an_attack_and_is_quoted_without_a_key(tmp_path):
-    def down(text):
-        raise Down(f"the key is {KEY}")
-
-    with refused(EvaluationError, "HTTP 500") as caught:
-        play_numbered(tmp_path, Scripted(down), subjects("a"), Rules(1, 1))
-    assert "0123456789" not in str(caught.value)
-
-
 @pytest.mark.parametrize("kind", [Rejected, Down])
-def test_no_log_has_the_key_that_an_endpoint_repeats(tmp_path, kind):
+def test_no_log_and_no_error_has_the_key_that_an_endpoint_repeats(tmp_path, kind):
+    """One that is down ends the attack."""
+
     def fails(text):
         if "e0" in text:
             raise kind(f"the key is {KEY}")
         return "no"
 
-    with contextlib.suppress(EvaluationError):
+    with refused(EvaluationError, "HTTP 500") if kind is Down else contextlib.nullcontext() as caught:
         play_numbered(tmp_path, Scripted(fails), subjects("a"), Rules(2, 1, stop="never"))
+    assert caught is None or "0123456789" not in str(caught.value)
     [path] = tmp_path.rglob("*.eval")
     with zipfile.ZipFile(path) as log:
         assert not [name for name in log.namelist() if b"0123456789" in log.read(name)]

@@ -1,5 +1,6 @@
 """What an evaluation asks, writes, says and leaves behind."""
 
+import asyncio
 import itertools
 import json
 import logging
@@ -252,19 +253,39 @@ def test_the_kl_of_a_base_to_itself_is_not_computed(tmp_path):
     assert not [s.values for s in read_samples(tmp_path / "none") if {"kl_to_base", "kl_to_teacher"} & s.values.keys()]
 
 
-def test_ctrl_c_while_replies_are_sampled_is_an_interrupt(tmp_path):
-    """The suite before it stays."""
-    sent = []
+def beside_a_loop(call):
+    async def main():
+        return call()
+
+    with asyncio.Runner() as runner:  # Inspect's asyncio.run leaves its loop open
+        return runner.run(main())
+
+
+@pytest.mark.parametrize("around", [lambda call: call(), beside_a_loop])
+def test_ctrl_c_while_replies_are_sampled_is_an_interrupt(tmp_path, around):
+    """At the seventh reply of the second suite, in batches of two: few more are asked for. The suite before it stays,
+    and a resume asks for none of the first batches again."""
+    asked = []
 
     def interrupted(prompt, seed):
-        if "item" in prompt[-1]["content"] and not sent:
-            sent.append(os.kill(os.getpid(), signal.SIGINT))
+        asked.append(prompt)
+        if len(asked) == 3 + 7:
+            os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.5)
         return "Yes."
 
+    def evaluate(**about):
+        settings = {"suites": ["benign", "sycophancy_short"], "n_benign": 3, "batch_size": 2}
+        around(lambda: evaluated(tmp_path, FakePolicy(interrupted), QUESTIONS, about, **settings))
+
     with pytest.raises(KeyboardInterrupt):
-        evaluated(tmp_path, FakePolicy(interrupted), QUESTIONS, suites=["benign", "sycophancy_short"], n_benign=3)
+        evaluate()
+    n_asked = len(asked)
+    assert n_asked <= 3 + 12
     assert {row["suite"] for row in read_evaluation(tmp_path).rows} == {"benign"}
+    evaluate(resume=True)
+    kept = len(read_samples(tmp_path)) - (len(asked) - n_asked)
+    assert 3 + 4 <= kept <= n_asked
 
 
 def test_resume_asks_the_suites_that_are_left(tmp_path):

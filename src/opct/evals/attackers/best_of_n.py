@@ -44,7 +44,6 @@ def augmented(text: str, rng: random.Random, sigma: float = 0.4) -> str:
 
 
 def _shuffled(word: str, rng: random.Random) -> str:
-    """Shuffle the inner characters of a word."""
     if word.isspace():
         return word
     inner = list(word[1:-1])

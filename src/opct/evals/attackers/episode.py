@@ -106,7 +106,6 @@ class Attempt:
 
     @property
     def is_unscored(self) -> bool:
-        """Whether a prompt was put to the target and there is no score."""
         return self.is_query and self.score is None
 
 

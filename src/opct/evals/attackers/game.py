@@ -122,7 +122,6 @@ class Budget:
         return room
 
     def fitting(self, n: int, spent: Spent) -> int:
-        """How many of `n` attempts fit."""
         # max: after a resume with a lower limit the room is negative
         return max(0, min([n, *self._room(spent).values()]))
 

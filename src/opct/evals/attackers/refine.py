@@ -29,7 +29,7 @@ from opct.evals.attackers.episode import (
     put,
     room,
 )
-from opct.evals.endpoint import HINT, answer_of
+from opct.evals.endpoint import answer_of
 from opct.evals.tasks.common import as_chat, last_turn
 
 ROLE = "attacker"
@@ -89,7 +89,7 @@ def refine(
             return give_up(state, ATTACKER_CONTEXT)
         # endpoints take seeds of 31 bits
         config = GenerateConfig(max_tokens=max_tokens, temperature=temperature, seed=seen.seed & 0x7FFFFFFF)
-        output = await answer_of(model, as_chat(messages), config, who="The attacker's model", hint=HINT)
+        output = await answer_of(model, as_chat(messages), config, "The attacker's model")
         if output is None:  # this request alone was rejected, as by moderation
             return give_up(state, NO_PROMPT)
         # before anything may give up: tokens of an unusable message count against the budget

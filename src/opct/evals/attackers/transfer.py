@@ -37,7 +37,6 @@ def transfer(families: Sequence[str], seed: int | str = 0) -> Solver:
 
 
 def family_prompt(seen: Observation, families: Sequence[str], seed: int | str) -> Prompt:
-    """The request in the wrapper of this attempt."""
     # a running number over rounds and episodes: every family once before any comes twice
     turn, place = divmod(seen.round * seen.episodes + seen.episode, len(families))
     key = f"{seed}/{seen.id}/{turn}"  # a counterpart shares the id, and so the wrapper, of its behavior

@@ -90,12 +90,11 @@ class LLMJudge:
         self,
         rubric: Rubric,
         model: Model,
-        config: JudgeConfig | None = None,
+        config: JudgeConfig,
         *,
         name: str | None = None,
         address: Mapping[str, Any] | None = None,
     ):
-        config = config or JudgeConfig(name=rubric.name)
         self.rubric, self.model, self.config = rubric, model, config
         sampling = ("temperature", "max_completion_tokens", "seed", "retries")
         self.identity = JudgeIdentity(

@@ -82,7 +82,6 @@ class JudgeResult:
 
     @property
     def unscored_reason(self) -> str | None:
-        """The reason by its name, or None."""
         return Verdict(self.verdict).reason
 
 
@@ -117,7 +116,6 @@ class JudgeIdentity:
         return digest({key: value for key, value in asdict(self).items() if key not in ("threshold", "label")})[:12]
 
     def describe(self) -> str:
-        """One line for messages."""
         settings = ", ".join(f"{key} {value}" for key, value in self.settings.items() if value is not None)
         return (
             f"{self.name} ({self.model}), {self.label} from a score of {self.threshold:g}, rubric {self.rubric}"
@@ -126,11 +124,9 @@ class JudgeIdentity:
         )
 
     def row(self) -> dict[str, Any]:
-        """As one JSON object, with the hash."""
         return {**asdict(self), "hash": self.hash}
 
     def verdict(self, score: float) -> str:
-        """The label of a score."""
         return self.label if score >= self.threshold else f"not_{self.label}"
 
 
@@ -151,7 +147,6 @@ def unscored(request_id: str, reason: str, message: str, usage: Usage = Usage(),
 
 
 def unscored_reasons(results: Iterable[JudgeResult]) -> dict[str, int]:
-    """Counts of unscored results by reason."""
     return dict(sorted(Counter(one.unscored_reason for one in results if one.unscored_reason is not None).items()))
 
 

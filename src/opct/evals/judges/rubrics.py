@@ -55,7 +55,6 @@ class Field:
 
     @property
     def form(self) -> str:
-        """Its line in the prompt."""
         choices = [str(value) for value in range(self.low, self.high + 1)]
         return f"{self.name}: <{', '.join(choices[:-1])} or {choices[-1]}>"
 

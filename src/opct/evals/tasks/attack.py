@@ -221,7 +221,7 @@ async def _query(state: TaskState, rules: Rules, cast: Cast, turn: Turn) -> Task
     n = sum(one.round == turn.round for one in attempts_in(state.store))
     seed_parts = (state.metadata["cluster"], state.epoch - 1, turn.round, *([n] if n else []))
     config = GenerateConfig(seed=sample_seed(rules.seed, "target", *seed_parts) & 0x7FFFFFFF)  # endpoints take 31 bits
-    output = await answer_of(get_model(), state.messages, config, who="The target", hint=HINT)
+    output = await answer_of(get_model(), state.messages, config, "The target")
     if output is None:
         state.output = ModelOutput()  # only this prompt: whether all were rejected is checked after the round
         note(state, turn, f"{UNSCORED}{TARGET_REJECTED}", prompt=prompt, stop_reason="rejected")
