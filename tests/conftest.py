@@ -13,7 +13,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
-gc.disable()  # the imports make a million objects and next to no garbage; each test collects its own, see below
+gc.disable()  # the imports make a million objects and next to no garbage
 
 # A background job of a script starts with SIGINT ignored, and every process that it starts inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

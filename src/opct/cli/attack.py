@@ -58,7 +58,9 @@ def attack(
         ),
     ] = False,
     resume: Annotated[bool, _output_option("--resume", help="Continue the attack in the folder.")] = False,
-    overwrite: Annotated[bool, _output_option("--overwrite", help="Replace the attack in the folder.")] = False,
+    overwrite: Annotated[
+        bool, _output_option("--overwrite", help="Replace the attack in the folder, and results of another model.")
+    ] = False,
 ) -> None:
     """Attack your own model and measure its defence.
 
