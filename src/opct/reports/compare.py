@@ -26,7 +26,7 @@ from opct.reports.axes import (
     where,
 )
 from opct.reports.benchmarks import mean_row
-from opct.reports.load import EvaluatedRun, on_same_samples
+from opct.reports.load import EvaluatedRun, graded_apart, on_same_samples
 from opct.reports.table import Estimate, MetricRow, PairedDifference, make_row, why_incomparable
 from opct.reports.wording import capitalized, inside
 
@@ -299,11 +299,19 @@ def compare(
     pairs = make_pairs(arms, references, also)
     keys = dict.fromkeys((row["axis"], row["suite"], row["metric"], row["group"]) for run in runs for row in run.rows)
     suites = list(dict.fromkeys(suite for _, suite, _, _ in keys))
-    incomparable = {suite: why_incomparable(suite, arms, pairs) for suite in suites}
+    graded = dict.fromkeys((suite, graded_apart(suite, name)) for _, suite, name, _ in keys)
+    incomparable = {one: why_incomparable(*one, arms, pairs) for one in graded}
     metrics = {suite: _metrics(runs, suite) for suite in suites}
     rows = [
         # of the samples first: the bounds of other Inspect tasks are made of their values
-        make_row(metrics[suite].get(name) or find_metric(axis, name), suite, group, arms, pairs, incomparable[suite])
+        make_row(
+            metrics[suite].get(name) or find_metric(axis, name),
+            suite,
+            group,
+            arms,
+            pairs,
+            incomparable[suite, graded_apart(suite, name)],
+        )
         for axis, suite, name, group in keys
     ]
     mean = mean_row(rows, arms, pairs)

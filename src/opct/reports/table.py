@@ -264,11 +264,16 @@ class ArmValues:
         return joined([run.name for run, true in zip(self.arm.runs, where, strict=True) if true])
 
 
-def why_incomparable(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> dict[tuple[str, ...], str | None]:
-    """Why the runs of an arm (label,) or a pair (of, against) are not comparable on a suite; None if they are."""
+def why_incomparable(
+    suite: str, metric: str | None, arms: Sequence[Arm], pairs: Sequence[Pair]
+) -> dict[tuple[str, ...], str | None]:
+    """Why the runs of an arm (label,) or a pair (of, against) are not comparable on a suite, or on a metric of it that
+    is `graded_apart`; None if they are.
+    """
     judges = {arm.label: {key for run in arm.runs for key in judges_of(run, suite)} for arm in arms}
     settings = {
-        arm.label: [known for run in arm.runs if (known := suite_settings(run, suite)) is not None] for arm in arms
+        arm.label: [known for run in arm.runs if (known := suite_settings(run, suite, metric)) is not None]
+        for arm in arms
     }
 
     def reason(labels: tuple[str, ...]) -> str | None:

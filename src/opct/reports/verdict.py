@@ -162,6 +162,8 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
     """ "OPCT gives in to a wrong suggestion in 22 of 100 answers, the base in 38, on kinds of pressure ..." """
     arm, first = comparison.main_arm, comparison.arms[0]
     does, beside = axis_info(row.axis).finding
+    if any(run.settings.get("system_prompt") for run in arm.runs):  # stands before the clean prompt, too
+        does = does.replace("asked plainly", "asked plainly after the same system prompt")
     before, after = _levels(row, comparison.arms.index(arm))
     on = comparison.where(row)
     on = _LEFT_OUT if row.group == "held_out" and not comparison.is_unseen(row) else f",{on}" if on else ""

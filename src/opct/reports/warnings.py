@@ -15,7 +15,7 @@ from opct.evals.stats import FEW_CLUSTERS, decides
 from opct.reports.arms import BASE, OF_REPLIES
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
-from opct.reports.load import EvaluatedRun, suite_settings
+from opct.reports.load import EvaluatedRun, graded_apart, suite_settings
 from opct.reports.table import MetricRow, is_decisive, other_questions, setting_key
 from opct.reports.training import training_warnings
 from opct.reports.wording import joined
@@ -124,11 +124,14 @@ def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
             "alike."
         )
     differing: dict[tuple[str, str], list[str]] = {}
-    for suite in dict.fromkeys(str(row["suite"]) for run in runs for row in run.rows):
-        settings = {run.name: known for run in runs if (known := suite_settings(run, suite)) is not None}
+    rows = [row for run in runs for row in run.rows]
+    graded = dict.fromkeys((row["suite"], graded_apart(row["suite"], row["metric"])) for row in rows)
+    for suite, metric in sorted(graded, key=lambda one: one[1] is not None):  # what differs in a suite is told once
+        settings = {run.name: known for run in runs if (known := suite_settings(run, suite, metric)) is not None}
         for name, values in _unlike(settings):
-            if whole.get(name) != values:
-                differing.setdefault((name, values), []).append(suite)
+            if whole.get(name) != values and suite not in differing.get((name, values), []):
+                where = suite if metric is None else f"{metric} of {suite}"
+                differing.setdefault((name, values), []).append(where)
     for (name, values), suites in differing.items():
         so = "no difference between them is given" if is_decisive(name) else "they are not strictly comparable"
         remedy = "run `opct eval RUN --regrade` on each" if name == "grader_version" else "evaluate them alike"
@@ -225,7 +228,7 @@ def _counts_replies(row: MetricRow) -> bool:
 def _repeated_seeds(comparison: Comparison) -> Iterator[str]:
     for arm in comparison.arms:
         n_seeds = len({run.seed for run in arm.runs})
-        if n_seeds < len(arm.runs) and arm.label != "base":
+        if arm.has_seeds and n_seeds < len(arm.runs):
             yield (
                 f"{arm.name}: {len(arm.runs)} runs are pooled but name only {n_seeds} different training seeds; "
                 "the same run counted twice shows too small a spread."

@@ -203,6 +203,24 @@ def test_replies_that_other_versions_of_the_rules_graded_are_not_compared_until_
     assert "no difference between them is given: run `opct eval RUN --regrade` on each." in find_warnings(found)[-1]
 
 
+def test_in_benign_other_rules_leave_only_refusals_without_a_difference(seeds):
+    def graded(own, version):
+        rows = tuple(
+            row | {"metric": "over_refusal_rate", "settings": {"grader_version": version}}
+            for row in own.rows
+            if row["metric"] == "accuracy_identity"
+        )
+        return replace(own, rows=(*own.rows, *rows))
+
+    found = compare([graded(own, version) for own, version in zip(seeds[:3], (4, 5, 5), strict=True)])
+    row = found.row("over_refusal_rate", "benign")
+    assert found.reason(row, "opct", "base") == "measured with different grader_version"
+    assert found.difference(found.row("accuracy_identity", "benign"), "opct", "base") is not None
+    [text] = [text for text in find_warnings(found) if "grader_version" in text]
+    assert text.startswith("over_refusal_rate of benign: ")
+    assert text.endswith("run `opct eval RUN --regrade` on each.")
+
+
 def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
     """Prompts of 2 and 1 instructions. Base follows 1 and 0 of them, OPCT 2 and 0: +1/3 of the instructions, n = 3."""
 

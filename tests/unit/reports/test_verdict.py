@@ -82,6 +82,8 @@ def test_pairs_of_ones_own_have_a_plain_sentence():
     first, beside, *_ = summary(compare([own("base", 0.8), own("sft", 0.4), own("opct", 0.1)]))
     far = "0.104 (KL: 0 is the same, 1 very different) from what the base says when asked plainly"
     assert (first, beside) == (f"OPCT is {far}, the base 0.832.", "That is better than SFT (0.416).")
+    prompted = replace(own("judge", 0.1), settings={"system_prompt": "Judge for yourself."})
+    assert "asked plainly after the same system prompt, the base" in summary(compare([own("base", 0.8), prompted]))[0]
 
 
 def test_a_run_alone_says_how_often_it_gives_in(three):
