@@ -99,7 +99,6 @@ class Estimate:
         return f"{parts[0]}: in all {', '.join(parts[1:])}"
 
     def to_json(self) -> dict[str, Any]:
-        """The estimate in report.json."""
         fields = asdict(self) | {"ci_over_questions": self.over_questions}
         return {name: value for name, value in fields.items() if name not in ("unit", "over_questions")}
 
@@ -137,7 +136,6 @@ class PairedDifference(SeedDifference):
 
     @property
     def reading_text(self) -> str:
-        """What the difference means, in words."""
         within = change(self.margin, self.unit).replace("+", "\u00b1")
         words = {
             "no_change": f"no change (within {within})",
@@ -172,7 +170,6 @@ class PairedDifference(SeedDifference):
         return f"by seed {listed} (SD {sds})" if len(values) <= MOST_LISTED else f"{len(values)} seeds (SD {sds})"
 
     def to_json(self) -> dict[str, Any]:
-        """The difference in report.json."""
         return {
             "difference": self.value,
             "ci_low": self.ci_low,
@@ -256,7 +253,6 @@ class ArmValues:
 
     @cached_property
     def scored(self) -> list[frozenset[str]]:
-        """The ids that each run scored."""
         return [frozenset(key for key, value in values.items() if value is not None) for values in self.values]
 
     def names(self, where: Iterable[bool]) -> str:
@@ -424,7 +420,6 @@ def _estimate(row: Row | None, metric: Metric) -> Estimate | None:
 
 
 def summed_counts(estimates: Sequence[Estimate]) -> dict[str, Any]:
-    """The sum of what several estimates leave out."""
     reasons: Counter[str] = Counter()
     for estimate in estimates:
         reasons.update(estimate.unscored_reasons)

@@ -55,18 +55,11 @@ def find_warnings(comparison: Comparison) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
-def find_notes(comparison: Comparison) -> list[str]:
-    """What a paper should say beside the warnings: small samples, as wide as the intervals are."""
-    return list(_small_samples(comparison))
-
-
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[tuple[list[str], str]]:
-    """(names of the runs, text) of each warning of the evaluations."""
     return merge_alike((run.name, text) for run in runs for text in run.warnings)
 
 
 def _of_trainings(runs: Sequence[EvaluatedRun]) -> Iterator[tuple[list[str], str]]:
-    """(names of the runs, text) of each warning of the trainings."""
     told = []
     for run in runs:
         of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
@@ -157,14 +150,14 @@ def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, st
 
 
 def _different_samples(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings for suites whose samples differ between runs."""
     for suite in dict.fromkeys(suite for run in runs for suite in run.suites):
         if reason := other_questions([run for run in runs if suite in run.suites], suite):
             yield f"{suite}: the runs were {reason}, so their rates are not compared: evaluate them alike."
 
 
-def _small_samples(comparison: Comparison) -> Iterator[str]:
-    """Few clusters behind the headline: one warning per axis."""
+def find_notes(comparison: Comparison) -> list[str]:
+    """What a paper should say beside the warnings: few clusters behind the headline, one note an axis."""
+    notes = []
     for axis in comparison.axes:
         small: dict[str, int] = {}
         for section in comparison.headline(axis):
@@ -176,9 +169,9 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
             least, max_n = min(small.values()), max(small.values())
             span = pluralize(max_n, axis_info(axis).cluster)
             span = span if least == max_n else f"{least} to {span}"
-            yield (
-                f"{axis_info(axis).title}: only {span} (clusters) behind {joined(list(small))}, which {decides(max_n)}."
-            )
+            behind = f"only {span} (clusters) behind {joined(list(small))}, which {decides(max_n)}."
+            notes.append(f"{axis_info(axis).title}: {behind}")
+    return notes
 
 
 def _left_out(comparison: Comparison) -> Iterator[str]:
