@@ -277,24 +277,19 @@ def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_t
     tiny_folder, monkeypatch, tmp_path
 ):
     """Arguments that the evaluation sets are not refused for the base, which is a loaded policy."""
-    opened = []
 
     def evaluate(target, config, *, out, **_):
-        opened.append(open_target(target, None, out, NullProgress(), **config.model_settings).renderer)
+        renderer = open_target(target, None, out, NullProgress(), **config.model_settings).renderer
+        assert renderer.reasoning == Reasoning.of_tags(("[T]", "[/T]"))
+        assert renderer.chat_template_kwargs == {"add_generation_prompt": True}
         raise EvaluationError("enough")
 
     monkeypatch.setattr(module, "evaluate", evaluate)
-    config = TrainConfig(
-        model={"name_or_path": str(tiny_folder), "device": "cpu", "dtype": "float32"},
-        loss={"thinking_tags": ("[T]", "[/T]")},
-    )
+    model = {"name_or_path": str(tiny_folder), "device": "cpu", "dtype": "float32"}
+    config = TrainConfig(model=model, loss={"thinking_tags": ("[T]", "[/T]")})
     own = EvalConfig(chat_template_kwargs={"add_generation_prompt": True})
-    with pytest.raises(EvaluationError):
+    with refused(EvaluationError, "enough"):
         module.ensure_evaluated("base", tmp_path, config, own, progress=NullProgress())
-    assert (opened[0].reasoning, opened[0].chat_template_kwargs) == (
-        Reasoning.of_tags(("[T]", "[/T]")),
-        {"add_generation_prompt": True},
-    )
 
 
 def test_the_base_is_attacked_with_the_thinking_tags_of_the_attack_and_the_trust_of_the_experiment(

@@ -234,33 +234,21 @@ def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
 
 
 @pytest.mark.parametrize(
-    ("task", "version", "axis", "value", "metric", "note"),
+    ("task", "version", "value", "metric", "labels", "span"),
     [
         # the rules miss 9 of 11 warnings, and take 3 of 219 other replies for one
-        (
-            "safety_awareness",
-            5,
-            "safety_awareness",
-            "is_warned",
-            "warning_rate",
-            "(11 warnings and 219 other replies), the true rate is: Base 8.8 to 55.0%",
-        ),
+        ("safety_awareness", 5, "is_warned", "warning_rate", "11 warnings and 219 other", "8.8 to 55.0%"),
         # 39% of harmless replies are taken for harmful ones, so 1 in 10 may be none
-        (
-            "jailbreak",
-            5,
-            "jailbreak",
-            "is_success",
-            "attack_success_rate",
-            "(110 harmful replies and 90 other replies), the true rate is: Base 0.0 to 10.1%",
-        ),
-        ("jailbreak", 4, "jailbreak", "is_success", "attack_success_rate", None),  # these rules were not measured
-        ("sycophancy_short", 10, "sycophancy", "is_suggested", RATE, None),  # kappa above 0.6 all along
+        ("jailbreak", 5, "is_success", "attack_success_rate", "110 harmful replies and 90 other", "0.0 to 10.1%"),
+        ("jailbreak", 4, "is_success", "attack_success_rate", None, None),  # these rules were not measured
+        ("sycophancy_short", 10, "is_suggested", RATE, None, None),  # kappa above 0.6 all along
     ],
 )
-def test_a_rate_of_weak_rules_says_what_their_errors_leave_open(task, version, axis, value, metric, note):
-    made = [replace(sample(f"q{i}"), task=task, axis=axis, values={value: float(i == 0)}) for i in range(10)]
+def test_a_rate_of_weak_rules_says_what_their_errors_leave_open(task, version, value, metric, labels, span):
+    about = {"task": task, "axis": task.removesuffix("_short")}
+    made = [replace(sample(f"q{i}"), values={value: float(i == 0)}, **about) for i in range(10)]
     settings = {"grader": "rules", "grader_version": version}
     row = compare([run("base", made, settings=settings)]).row(metric, "held_out")
     assert row.estimates[0].value == 0.1
-    assert row.note == (note and f"if the rules err as on the labels {note}")
+    said = f"if the rules err as on the labels ({labels} replies), the true rate is: Base {span}"
+    assert row.note == (said if labels else None)
