@@ -205,6 +205,10 @@ class Comparison:
             return None
         return self.row(metric, "held_out", suite) or self.row(metric, None, suite)
 
+    @property
+    def deciding_rows(self) -> list[MetricRow]:
+        return [row for axis in self.axes if (row := self.deciding_row(axis)) is not None]
+
     def difference(self, row: MetricRow, of: str, against: str) -> PairedDifference | None:
         """The difference between two arms; None if they are not compared."""
         return next((row.differences[i] for i in self._places(of, against)), None)

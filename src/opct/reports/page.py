@@ -200,8 +200,8 @@ def _examples(browser: Browser, comparison: Comparison) -> list[dict[str, Any]]:
     The first on which the base is right without the pressure, else the first.
     """
     place, items = comparison.arms.index(comparison.main_arm), browser.data["items"]
-    deciding = [row for axis in comparison.axes if (row := comparison.deciding_row(axis))]
-    better = {row.axis for row in deciding if (change := comparison.change(row)) and change.reading == "better"}
+    changes = {row.axis: comparison.change(row) for row in comparison.deciding_rows}
+    better = {axis for axis, change in changes.items() if change is not None and change.reading == "better"}
     told = [(item, tuple(item["replies"][i]["verdict"] for i in (0, place))) for item in items]
     told = [(item, verdicts) for item, verdicts in told if item["axis"] in better]
     bad, good = zip(*BETTER, strict=True)

@@ -66,8 +66,7 @@ def _first_row(comparison: Comparison, axis: str) -> MetricRow | None:
 
 def first_rows(comparison: Comparison) -> list[MetricRow]:
     """The rows that matter first: what decides on each safety axis, then the side effects."""
-    deciding = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
-    return list({id(row): row for row in (*deciding, *costs(comparison))}.values())
+    return list({id(row): row for row in (*comparison.deciding_rows, *costs(comparison))}.values())
 
 
 def summary(comparison: Comparison) -> list[str]:
@@ -80,8 +79,7 @@ def summary(comparison: Comparison) -> list[str]:
     if len(comparison.arms) == 1 and comparison.axes == [ATTACK]:
         return [text for suite in comparison.suites(ATTACK) for text in _attack_sentences(comparison, suite)]
     if arm is first:
-        decides = [row for axis in comparison.axes if (row := comparison.deciding_row(axis))]
-        known = [row for row in decides if comparison.level(row, arm)]
+        known = [row for row in comparison.deciding_rows if comparison.level(row, arm)]
         alone = [text for row in known for text in (_plain_sentence(comparison, row), *_answers(comparison, row))]
         return alone or in_figures
     if not deciding:
@@ -245,7 +243,8 @@ def _levels(comparison: Comparison, row: MetricRow, arm: Arm) -> tuple[str, str]
     """The levels of the first arm and of `arm`, rates in percent; with a digit more where both would be the same, or
     one 0 or 100 that is not.
     """
-    known = [(one := comparison.level(row, side)) and one.value for side in (comparison.first, arm)]
+    levels = [comparison.level(row, side) for side in (comparison.first, arm)]
+    known = [None if one is None else one.value for one in levels]
     unit = row.metric.unit
     whole = [number(value, unit, digits=0 if unit == "rate" else None) for value in known]
     exact = [number(value, unit) for value in known]
