@@ -387,8 +387,8 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
     """S(tau): the share of facts with a pass rate of at least tau, one line per arm, preferring held-out families."""
     group, rows = _curve_rows(comparison, suite)
     curves: list[tuple[Arm, dict[float, Estimate]]] = []
-    for i, arm in enumerate(comparison.arms):
-        curve = {tau: point for tau, row in rows.items() if (point := row.estimates[i]) and point.value is not None}
+    for arm in comparison.arms:
+        curve = {tau: point for tau, row in rows.items() if (point := comparison.level(row, arm))}
         # a curve with points missing would be drawn straight over them
         if curve and len(curve) == len(rows):
             curves.append((arm, curve))

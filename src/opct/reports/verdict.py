@@ -361,17 +361,18 @@ def leaderboard(comparison: Comparison) -> list[tuple[Arm, list[tuple[Estimate |
     first, those without a level on it, or with one that is not compared, last."""
     rows, first = headline_rows(comparison), comparison.first.label
 
-    def place(arm: tuple[Arm, tuple[Estimate | None, ...]]) -> tuple[bool, float]:
-        level = None if arm[1][0] is None else arm[1][0].value
-        is_apart = arm[0].label != first and comparison.difference(rows[0], arm[0].label, first) is None
+    def place(arm: Arm) -> tuple[bool, float]:
+        one = comparison.level(rows[0], arm)
+        level = None if one is None else one.value
+        is_apart = arm.label != first and comparison.difference(rows[0], arm.label, first) is None
         best = math.inf if level is None else -level if rows[0].metric.better == "higher" else level
         return is_apart or level is None, best
 
-    levels = zip(*(row.estimates for row in rows), strict=True)
-    return [
-        (arm, [(one, comparison.difference(row, arm.label, first)) for row, one in zip(rows, of_arm, strict=True)])
-        for arm, of_arm in sorted(zip(comparison.arms, levels, strict=bool(rows)), key=place)
-    ]
+    def cells(arm: Arm) -> list[tuple[Estimate | None, PairedDifference | None]]:
+        i = comparison.arms.index(arm)
+        return [(row.estimates[i], comparison.difference(row, arm.label, first)) for row in rows]
+
+    return [(arm, cells(arm)) for arm in sorted(comparison.arms, key=place)] if rows else []
 
 
 def shown_arms(comparison: Comparison) -> list[Arm]:
