@@ -312,18 +312,11 @@ def compare(
     graded = dict.fromkeys((suite, graded_apart(suite, name)) for _, suite, name, _ in keys)
     incomparable = {one: why_incomparable(*one, arms, pairs) for one in graded}
     metrics = {suite: _metrics(runs, suite) for suite in suites}
-    rows = [
+    rows = []
+    for axis, suite, name, group in keys:
         # of the samples first: the bounds of other Inspect tasks are made of their values
-        make_row(
-            metrics[suite].get(name) or find_metric(axis, name),
-            suite,
-            group,
-            arms,
-            pairs,
-            incomparable[suite, graded_apart(suite, name)],
-        )
-        for axis, suite, name, group in keys
-    ]
+        metric = metrics[suite].get(name) or find_metric(axis, name)
+        rows.append(make_row(metric, suite, group, arms, pairs, incomparable[suite, graded_apart(suite, name)]))
     mean = mean_row(rows, arms, pairs)
     # the mean stands before the benchmarks that it is made of
     first = next((i for i, row in enumerate(rows) if row.axis == CAPABILITY), len(rows))

@@ -394,10 +394,7 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
             curves.append((arm, curve))
     if not curves:
         return None
-    series = [
-        charts.Series(arm.name, arm.style, _steps({tau: point.value or 0.0 for tau, point in curve.items()}))
-        for arm, curve in curves
-    ]
+    series = [charts.Series(arm.name, arm.style, _steps(curve)) for arm, curve in curves]
     spoken = "; ".join(
         f"{arm.name}: " + ", ".join(f"{point.text} at {tau:g}" for tau, point in curve.items()) for arm, curve in curves
     )
@@ -432,9 +429,9 @@ def _curve_rows(comparison: Comparison, suite: str) -> tuple[str, dict[float, Me
     return "", {}
 
 
-def _steps(values: dict[float, float]) -> tuple[tuple[float, float], ...]:
+def _steps(points: dict[float, Estimate]) -> tuple[tuple[float, float], ...]:
     """The corners of the line, in percent. Between two points the line has the height of the upper one: S never
     rises.
     """
-    curve = [(0.0, 100.0), *((tau, 100 * value) for tau, value in values.items())]
+    curve = [(0.0, 100.0), *((tau, 100 * (point.value or 0.0)) for tau, point in points.items())]
     return (curve[0], *(corner for (x, _), (right, y) in pairwise(curve) for corner in ((x, y), (right, y))))
