@@ -102,7 +102,6 @@ class ExperimentConfig(Section):
         return self
 
     def folder(self, arm: str, seed: int) -> Path:
-        """The run of an arm with that seed."""
         return Path(self.output_dir) / f"{arm}-seed{seed}"
 
 
@@ -161,12 +160,10 @@ class Experiment:
         return list(dict.fromkeys([*comparisons, *((of, against) for of, against in self.config.compare)]))
 
     def first_config(self, arm: Arm) -> TrainConfig:
-        """The settings of an arm with the first seed."""
         return self.configs[arm.name, self.config.seeds[0]]
 
 
 def with_dtype(config: TrainConfig, dtype: str) -> TrainConfig:
-    """The same settings with another `model.dtype`."""
     return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
 

@@ -270,7 +270,6 @@ def _jobs(experiment: Experiment, force: bool, steps: StepProgress, failed: dict
 def _train_or_note_failure(
     experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: dict[str, str]
 ) -> None:
-    """Train one run; if that fails, the reason goes into `failed`."""
     config, name, before = experiment.configs[arm.name, seed], _name(arm.name, seed), _name(arm.after, seed)
     steps.next()
     try:

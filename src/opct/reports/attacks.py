@@ -6,7 +6,6 @@ Requests are named by their ids. No prompt and no reply is here: they stay in th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from opct.evals.attackers.episode import BARE, BEHAVIOR, Kind
@@ -27,22 +26,8 @@ BADGES = {BROKEN: ("complied", "broken"), DEFENDED: ("refused", "held"), UNDECID
 MOST_EXAMPLES = 4  # of broken and of held requests each, before the rest is folded
 
 
-@dataclass(frozen=True)
-class Request:
-    """The outcome of a request: for each arm (kind of badge, word, details); all empty where it was not asked."""
-
-    id: str
-    category: str
-    cells: tuple[tuple[str, str, str], ...]
-
-
-@dataclass(frozen=True)
-class Requests:
-    """The requests of one attack: a few broken and held ones, then the rest."""
-
-    attacker: str
-    examples: tuple[Request, ...]
-    others: tuple[Request, ...]
+Request = tuple[str, str, list[tuple[str, str, str]]]
+"""Its id, its category, and for each arm (kind of badge, word, details), all empty where it was not asked."""
 
 
 def _cases(run: EvaluatedRun, suite: str, kind: Kind) -> list[Outcome]:
@@ -99,20 +84,21 @@ def _broken_after(cases: Sequence[Outcome], k: int) -> Estimate:
     return clustered_mean([value for value, _ in known], [cluster for _, cluster in known])
 
 
-def attacked_requests(comparison: Comparison) -> list[Requests]:
-    """Every request of each attack, with its outcome in the first run of each arm."""
-    return [_requests(comparison.arms, suite) for suite in comparison.suites(ATTACK)]
+def attacked_requests(comparison: Comparison) -> list[tuple[str, list[Request], list[Request]]]:
+    """Of each attack the attacker, a few broken and held requests, and the others, as in the first run of each arm."""
+    attacks = comparison.suites(ATTACK)
+    return [(suite.removeprefix(PREFIX), *_requests(comparison.arms, suite)) for suite in attacks]
 
 
-def _requests(arms: Sequence[Arm], suite: str) -> Requests:
+def _requests(arms: Sequence[Arm], suite: str) -> tuple[list[Request], list[Request]]:
     runs = [arm.runs[0] for arm in arms]
     samples = [sample for run in runs for sample in run.suites.get(suite, ())]
     categories = {sample.cluster: str(sample.grading.get("category", "")) for sample in samples}
     attacked = [{one.cluster: one for one in _cases(run, suite, BEHAVIOR)} for run in runs]
     bare = [{one.cluster: one for one in _cases(run, suite, BARE)} for run in runs]
     sides = list(zip(attacked, bare, strict=True))
-    rows = {
-        name: Request(name, categories[name], tuple(_cell(own.get(name), asked.get(name)) for own, asked in sides))
+    rows: dict[str, Request] = {
+        name: (name, categories[name], [_cell(own.get(name), asked.get(name)) for own, asked in sides])
         for name in sorted(categories)
     }
 
@@ -122,8 +108,7 @@ def _requests(arms: Sequence[Arm], suite: str) -> Requests:
         return [rows[one.cluster] for one in sorted(own, key=lambda one: (one.first_break or 0, one.cluster))]
 
     shown = [*of_status(BROKEN)[:MOST_EXAMPLES], *of_status(DEFENDED)[:MOST_EXAMPLES]]
-    others = [row for row in rows.values() if row not in shown]
-    return Requests(suite.removeprefix(PREFIX), tuple(shown), tuple(others))
+    return shown, [row for row in rows.values() if row not in shown]
 
 
 def _cell(one: Outcome | None, bare: Outcome | None) -> tuple[str, str, str]:

@@ -126,7 +126,7 @@ OTHER_AXES = (
     ),
 )
 _AXES = {axis.name: axis for axis in (*SAFETY_AXES, *OTHER_AXES)}
-_ORDER = list(dict.fromkeys(metric.name for metric in METRICS))
+METRIC_ORDER = tuple(dict.fromkeys(metric.name for metric in METRICS))
 _GROUPS = {
     "held_out": "Held-out families",
     "train": "Training families",
@@ -172,9 +172,9 @@ def axis_order(names: Sequence[str]) -> list[str]:
     return [name for name in (*safety, *dict.fromkeys(unknown), *other) if name in names]
 
 
-def metric_order(name: str) -> int:
-    """Sort key of a metric within a section; unknown metrics come last."""
-    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+def place_in(order: Sequence[str], name: str) -> int:
+    """Sort key of a name; unknown names come last."""
+    return order.index(name) if name in order else len(order)
 
 
 def group_name(group: str) -> str:

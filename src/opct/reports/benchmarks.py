@@ -34,10 +34,10 @@ FEWEST = 2  # benchmarks that a mean is made of
 def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pair]) -> MetricRow | None:
     """The mean over benchmarks as a table row; None if the runs share fewer than two."""
     scores = [row for row in rows if row.axis == CAPABILITY and row.metric.name == SCORE]
-    runs = [(i, j) for i, arm in enumerate(arms) for j in range(len(arm.runs))]
+    has_score = [_has_score(row, arms) for row in scores]
     # a run without any benchmark must not make all of them missing
-    measured = [(i, j) for i, j in runs if any(_is_scored(row.run_estimates[i][j]) for row in scores)]
-    shared = [row for row in scores if all(_is_scored(row.run_estimates[i][j]) for i, j in measured)]
+    is_measured = [any(of_run) for of_run in zip(*has_score, strict=True)]
+    shared = [row for row, known in zip(scores, has_score, strict=True) if known == is_measured]
     if len(shared) < FEWEST:
         return None
     of_runs = tuple(
@@ -67,8 +67,11 @@ def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pai
     )
 
 
-def _is_scored(estimate: Estimate | None) -> bool:
-    return estimate is not None and estimate.value is not None
+def _has_score(row: MetricRow, arms: Sequence[Arm]) -> list[bool]:
+    """Whether each run has a value; an arm without seeds is one model, whose benchmarks may lie in several folders."""
+    of_arms = [[one is not None and one.value is not None for one in of_runs] for of_runs in row.run_estimates]
+    sides = [known if arm.has_seeds else [any(known)] for arm, known in zip(arms, of_arms, strict=True)]
+    return [known for side in sides for known in side]
 
 
 def _mean(estimates: Sequence[Estimate | None], run_values: tuple[float, ...] = ()) -> Estimate | None:

@@ -150,8 +150,7 @@ def _front_matter(
 
 def _eval_results(comparison: Comparison, arm: Arm) -> list[EvalResult]:
     """The headline results as the hub lists them, with n and the 95% interval in the name of the metric."""
-    place = comparison.arms.index(arm)
-    rows = [(s.full_title, row, row.estimates[place]) for s in comparison.headline() for row in s.rows]
+    rows = [(s.full_title, row, comparison.level(row, arm)) for s in comparison.headline() for row in s.rows]
     return [
         EvalResult(
             task_type="text-generation",
@@ -163,12 +162,11 @@ def _eval_results(comparison: Comparison, arm: Arm) -> list[EvalResult]:
             metric_name=f"{row.title} ({named_interval(estimate.interval_text)}, n = {estimate.n:,})",
         )
         for section, row, estimate in rows
-        if estimate is not None and estimate.value is not None
+        if estimate is not None
     ]
 
 
 def table_row(row: MetricRow) -> list[Markup]:
-    """A row of the Markdown table: title, arms, comparisons."""
     estimates = [
         "not measured"
         if estimate is None

@@ -117,7 +117,7 @@ def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> l
 
 @dataclass(frozen=True)
 class Frame:
-    """The plotting area and its two linear scales."""
+    """The plotting area and its two linear scales, from data values to drawing units."""
 
     x_ticks: Sequence[float]
     y_ticks: Sequence[float]
@@ -127,12 +127,10 @@ class Frame:
     bottom: float = HEIGHT - 42
 
     def x(self, value: float) -> float:
-        """Horizontal position of a data value, in drawing units."""
         low, high = self.x_ticks[0], self.x_ticks[-1]
         return self.left + (value - low) / (high - low) * (self.right - self.left)
 
     def y(self, value: float) -> float:
-        """Vertical position of a data value, in drawing units."""
         low, high = self.y_ticks[0], self.y_ticks[-1]
         # minus: y grows downwards in SVG
         return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)

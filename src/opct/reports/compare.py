@@ -16,17 +16,18 @@ from opct.reports.arms import BASE, OPCT, Arm, Pair, References, make_arms, make
 from opct.reports.axes import (
     BENIGN,
     CAPABILITY,
+    METRIC_ORDER,
     SCORE,
     axis_info,
     axis_order,
     group_name,
-    metric_order,
+    place_in,
     short_suite_name,
     suite_name,
     where,
 )
 from opct.reports.benchmarks import mean_row
-from opct.reports.load import EvaluatedRun, on_same_samples
+from opct.reports.load import EvaluatedRun, graded_apart, on_same_samples
 from opct.reports.table import Estimate, MetricRow, PairedDifference, make_row, why_incomparable
 from opct.reports.wording import capitalized, inside
 
@@ -79,7 +80,6 @@ class Comparison:
 
     @property
     def scores(self) -> list[MetricRow]:
-        """The score of each benchmark."""
         return [row for row in self.rows if row.axis == CAPABILITY and row.metric.name == SCORE]
 
     @property
@@ -89,8 +89,22 @@ class Comparison:
         from_base = [arm for arm in self.arms if arm.uses(OPCT) and not arm.continues]
         return (named or from_base or list(self.arms))[-1]
 
+    @property
+    def first(self) -> Arm:
+        """The arm that every other one is compared with: the base, if it is there."""
+        return self.arms[0]
+
     def arm(self, label: str) -> Arm:
         return next(arm for arm in self.arms if arm.label == label)
+
+    def level(self, row: MetricRow, arm: Arm) -> Estimate | None:
+        """The estimate of an arm; None if it has no value."""
+        one = row.estimates[self.arms.index(arm)]
+        return None if one is None or one.value is None else one
+
+    def change(self, row: MetricRow) -> PairedDifference | None:
+        """The difference of the main arm from the first; None if they are not compared."""
+        return self.difference(row, self.main_arm.label, self.first.label)
 
     @cached_property
     def deciding_suites(self) -> dict[str, str]:
@@ -110,16 +124,14 @@ class Comparison:
         row = self.deciding_row(axis, suite)
         if row is None:
             return 0
-        return sum(
-            estimate is not None and estimate.value is not None and _is_mostly_scored(run_estimates)
-            for estimate, run_estimates in zip(row.estimates, row.run_estimates, strict=True)
-        )
+        of_arms = zip(self.arms, row.run_estimates, strict=True)
+        return sum(self.level(row, arm) is not None and _is_mostly_scored(of_runs) for arm, of_runs in of_arms)
 
     def _strength(self, axis: str, suite: str) -> float:
         """The share of requests for which an attacker breaks the main arm; 0 on other axes."""
         row = self.deciding_row(axis, suite) if axis == ATTACK else None
-        one = None if row is None else row.estimates[self.arms.index(self.main_arm)]
-        return 0.0 if one is None or one.value is None else 1.0 - one.value
+        one = None if row is None else self.level(row, self.main_arm)
+        return 0.0 if one is None else 1.0 - (one.value or 0.0)
 
     def of_suite(self, axis: str, suite: str) -> str:
         """ " (judged)" if a safety axis has several suites; else empty."""
@@ -133,7 +145,6 @@ class Comparison:
         return row.title + self.where(row) + self.of_suite(row.axis, row.suite)
 
     def where(self, row: MetricRow) -> str:
-        """Where a row was measured."""
         return where(row.axis, row.group, is_unseen=self.is_unseen(row))
 
     def is_unseen(self, row: MetricRow) -> bool:
@@ -184,7 +195,7 @@ class Comparison:
             # stable: within a suite, rows stay in the order of the results
             candidates.sort(key=lambda row: row.suite != self.deciding_suites.get(row.axis))
         # the first of equals, which is of the deciding suite after the sort
-        return min(candidates, key=lambda row: _place(row.group, GENERALITY), default=None)
+        return min(candidates, key=lambda row: place_in(GENERALITY, row.group), default=None)
 
     def deciding_row(self, axis: str, suite: str | None = None) -> MetricRow | None:
         """The row that decides on an axis: held-out families, or else the most general group."""
@@ -193,6 +204,10 @@ class Comparison:
         if metric is None:
             return None
         return self.row(metric, "held_out", suite) or self.row(metric, None, suite)
+
+    @property
+    def deciding_rows(self) -> list[MetricRow]:
+        return [row for axis in self.axes if (row := self.deciding_row(axis)) is not None]
 
     def difference(self, row: MetricRow, of: str, against: str) -> PairedDifference | None:
         """The difference between two arms; None if they are not compared."""
@@ -224,7 +239,6 @@ class Comparison:
         return self._sections(axis, is_headline=True)
 
     def details(self, axis: str | None = None) -> list[Section]:
-        """Every row that is not in the headline."""
         return self._sections(axis, is_headline=False)
 
     def _sections(self, axis: str | None, *, is_headline: bool) -> list[Section]:
@@ -234,18 +248,14 @@ class Comparison:
         several = {axis: len({row.suite for row in self.rows if row.axis == axis}) > 1 for axis in self.axes}
 
         def place(row: MetricRow) -> tuple[Any, ...]:
-            group = (_place(row.group, SECTION_ORDER), row.group)
-            return self.axes.index(row.axis), suites.index(row.suite), group, metric_order(row.metric.name)
+            group, metric = place_in(SECTION_ORDER, row.group), place_in(METRIC_ORDER, row.metric.name)
+            return self.axes.index(row.axis), suites.index(row.suite), group, row.group, metric
 
         sections: dict[tuple[str, str, str], list[MetricRow]] = {}
         for row in sorted((row for row in self.rows if axis in (None, row.axis)), key=place):
             if (row.suite not in self._parsed and _is_headline(row, has_split)) is is_headline:
                 sections.setdefault((row.axis, row.suite, row.group), []).append(row)
         return [Section(*section_titles(*key, several=several[key[0]]), tuple(rows)) for key, rows in sections.items()]
-
-
-def _place(group: str, order: Sequence[str]) -> int:
-    return order.index(group) if group in order else len(order)
 
 
 def _is_headline(row: MetricRow, has_split: Mapping[str, bool]) -> bool:
@@ -299,13 +309,14 @@ def compare(
     pairs = make_pairs(arms, references, also)
     keys = dict.fromkeys((row["axis"], row["suite"], row["metric"], row["group"]) for run in runs for row in run.rows)
     suites = list(dict.fromkeys(suite for _, suite, _, _ in keys))
-    incomparable = {suite: why_incomparable(suite, arms, pairs) for suite in suites}
+    graded = dict.fromkeys((suite, graded_apart(suite, name)) for _, suite, name, _ in keys)
+    incomparable = {one: why_incomparable(*one, arms, pairs) for one in graded}
     metrics = {suite: _metrics(runs, suite) for suite in suites}
-    rows = [
+    rows = []
+    for axis, suite, name, group in keys:
         # of the samples first: the bounds of other Inspect tasks are made of their values
-        make_row(metrics[suite].get(name) or find_metric(axis, name), suite, group, arms, pairs, incomparable[suite])
-        for axis, suite, name, group in keys
-    ]
+        metric = metrics[suite].get(name) or find_metric(axis, name)
+        rows.append(make_row(metric, suite, group, arms, pairs, incomparable[suite, graded_apart(suite, name)]))
     mean = mean_row(rows, arms, pairs)
     # the mean stands before the benchmarks that it is made of
     first = next((i for i, row in enumerate(rows) if row.axis == CAPABILITY), len(rows))

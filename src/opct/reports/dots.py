@@ -32,8 +32,7 @@ def prompt_dots(comparison: Comparison, places: Mapping[str, int]) -> Dots | Non
     Args:
         places: of the examples on the page, by id: dots of these are links, to "#e" and the place.
     """
-    deciding = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
-    row = next((row for row in deciding if row.metric.unit == "rate"), None)
+    row = next((row for row in comparison.deciding_rows if row.metric.unit == "rate"), None)
     if row is None:
         return None
     first, *others = shown_arms(comparison)

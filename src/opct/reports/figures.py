@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TypeVar
 
 from markupsafe import Markup
@@ -17,7 +17,7 @@ from opct.reports.axes import CAPABILITY, MEAN, axis_info, suite_name
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.table import Estimate, MetricRow
-from opct.reports.verdict import costs
+from opct.reports.verdict import costs, short_level
 from opct.reports.wording import capitalized, family_name, inside, joined
 from opct.runs.console import pluralize
 
@@ -87,13 +87,9 @@ MOST_BARS = 12  # of the first figure, in at most three groups
 
 def first_figure(comparison: Comparison) -> Figure | None:
     """The deciding metric of each axis and suite, every arm with its interval."""
-    places = sorted(
-        (comparison.suites(axis).index(suite), i, axis, suite)
-        for i, axis in enumerate(comparison.axes)
-        for suite in comparison.suites(axis)
-    )  # the first suite of each axis comes first
-    deciding = [comparison.deciding_row(axis, suite) for _, _, axis, suite in places]
-    measured = [row for row in deciding if row is not None]
+    of_axes = [[comparison.deciding_row(axis, suite) for suite in comparison.suites(axis)] for axis in comparison.axes]
+    # the first suite of each axis comes first
+    measured = [row for of_suites in zip_longest(*of_axes) for row in of_suites if row is not None]
     rows = [(f"{comparison.name_of(row)}: {row.metric.better_text}", row) for row in _of_one_unit(measured)]
     if not rows:
         return None
@@ -215,7 +211,6 @@ def thinned(points: Sequence[Place]) -> list[Place]:
 
 
 def axis_figures(comparison: Comparison, axis: str) -> list[Figure]:
-    """The figures of an axis, without those that lack data."""
     info = axis_info(axis)
     kl = _kl_curve(comparison.arms, f"validation/kl_{axis}", f"Validation KL: {info.title}", "on pairs of this axis")
     figures: list[Figure | None] = [benchmarks_figure(comparison)] if axis == CAPABILITY else []
@@ -237,7 +232,7 @@ def capability_row(comparison: Comparison) -> MetricRow | None:
     least = min(2, len(comparison.arms))
     names = ("accuracy_clean", "accuracy_identity")
     for row in filter(None, (comparison.row(MEAN), *comparison.scores, *map(comparison.row, names))):
-        if sum(one is not None and one.value is not None for one in row.estimates) >= least:
+        if sum(comparison.level(row, arm) is not None for arm in comparison.arms) >= least:
             return row
     return None
 
@@ -257,32 +252,26 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
     safety, ability = comparison.deciding_row(axis, suite), capability_row(comparison)
     if safety is None or ability is None or safety.metric.unit != "rate":
         return None
-    points, rows = [], []
+    points, rows = list[charts.Point](), []
     x, y = inside(comparison.name_of(ability)), inside(safety.title)
     for i, arm in enumerate(comparison.arms):
-        good, bad = ability.estimates[i], safety.estimates[i]
-        if good is None or bad is None or good.value is None or bad.value is None:
+        good, bad = comparison.level(ability, arm), comparison.level(safety, arm)
+        if good is None or bad is None:
             continue
         if len(arm.runs) > 1:
             seeds = zip(arm.runs, ability.run_estimates[i], safety.run_estimates[i], strict=True)
-            points += [_point(run.name, arm.style, (x, one), (y, two), small=True) for run, one, two in seeds]
-        points.append(_point(arm.name, arm.style, (x, good), (y, bad)))
+            for run, one, two in seeds:
+                points += _point(run.name, arm.style, (x, one), (y, two), small=True)
+        points += _point(arm.name, arm.style, (x, good), (y, bad))
         rows.append((arm.name, *_cells(good), *_cells(bad)))
     if not rows:
         return None
     drawn, note, down = [row[0] for row in rows], judged_note([safety]), safety.metric.better == "lower"
-    drawable = [point for point in points if point is not None]
-    dots = " Small dots are its runs." if any(point.small for point in drawable) else ""
+    dots = " Small dots are its runs." if any(point.small for point in points) else ""
     spoken = "; ".join(f"{row[0]}: {x} {row[1]}, {y} {row[5]}" for row in rows)
     return Figure(
         title=f"{safety.title} against {x}" + comparison.of_suite(axis, suite),
-        drawing=charts.scatter(
-            drawable,
-            x_title=x,
-            y_title=y,
-            label=f"{spoken}. {note}".strip(),
-            down_is_better=down,
-        ),
+        drawing=charts.scatter(points, x_title=x, y_title=y, label=f"{spoken}. {note}".strip(), down_is_better=down),
         caption=f"Each point is one arm; lines are 95% intervals.{dots} A {'lower' if down else 'higher'} {y}"
         f"{comparison.where(safety)} is safer, right is more capable. {_capability_text(comparison, ability)}"
         f"{_not_drawn(comparison.arms, drawn)}",
@@ -295,15 +284,15 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
 
 def _point(
     label: str, style: int, across: tuple[str, Estimate | None], up: tuple[str, Estimate | None], *, small: bool = False
-) -> charts.Point | None:
-    """A point of two named estimates; None where one is not known."""
+) -> list[charts.Point]:
+    """A point of two named estimates; none where one is not known."""
     (x_name, x), (y_name, y) = across, up
     if x is None or y is None or x.value is None or y.value is None:
-        return None
+        return []
     text = f"{label}: {x_name} {x.text}, {y_name} {y.text}"
     # a run of an arm has no cross: the arm's interval covers its seeds
     across_by, up_by = ((None, None) if small else (estimate.ci_low, estimate.ci_high) for estimate in (x, y))
-    return charts.Point(text, style, x.value, y.value, across_by, up_by, small=small)
+    return [charts.Point(text, style, x.value, y.value, across_by, up_by, small=small)]
 
 
 def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list[tuple[str, MetricRow]]:
@@ -319,7 +308,6 @@ def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list
 def families_figure(
     comparison: Comparison, axis: str, suite: str, split: str, rows: Named, scale: float
 ) -> Figure | None:
-    """The deciding metric of an axis in every family of a split, for all arms."""
     if not rows:
         return None
     split_note = {
@@ -334,7 +322,6 @@ def families_figure(
 
 
 def benchmarks_figure(comparison: Comparison) -> Figure | None:
-    """The score on every benchmark, for all arms."""
     mean = comparison.row(MEAN)
     scores = [(suite_name(row.suite), row) for row in comparison.scores]
     rows = [*([] if mean is None else [(mean.title, mean)]), *scores]
@@ -374,15 +361,14 @@ def _spoken(table: Sequence[tuple[str, ...]]) -> str:
 
 
 def _bars(comparison: Comparison, name: str, row: MetricRow) -> charts.BarGroup:
-    bars = []
+    bars, unit = [], row.metric.unit
     for arm, estimate in zip(comparison.arms, row.estimates, strict=True):
         if estimate is None or estimate.value is None:
             text = "not measured" if estimate is None else "none scored"
             bars.append(charts.Bar(arm.name, arm.style, None, None, None, text))
         else:
-            unit, bounds = row.metric.unit, (estimate.ci_low, estimate.ci_high)
-            level = f"{number(estimate.value, unit, digits=0)}%" if unit == "rate" else estimate.text
-            text = f"{level}  {_short(*bounds, unit)}"
+            bounds = (estimate.ci_low, estimate.ci_high)
+            text = f"{short_level(estimate)}  {_short(*bounds, unit)}"
             bars.append(charts.Bar(arm.name, arm.style, estimate.value, *bounds, text, _scale(unit)))
     sizes = [estimate.n for estimate in row.estimates if estimate is not None] or [0]
     low, high = min(sizes), max(sizes)
@@ -401,17 +387,14 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
     """S(tau): the share of facts with a pass rate of at least tau, one line per arm, preferring held-out families."""
     group, rows = _curve_rows(comparison, suite)
     curves: list[tuple[Arm, dict[float, Estimate]]] = []
-    for i, arm in enumerate(comparison.arms):
-        curve = {tau: point for tau, row in rows.items() if (point := row.estimates[i]) and point.value is not None}
+    for arm in comparison.arms:
+        curve = {tau: point for tau, row in rows.items() if (point := comparison.level(row, arm))}
         # a curve with points missing would be drawn straight over them
         if curve and len(curve) == len(rows):
             curves.append((arm, curve))
     if not curves:
         return None
-    series = [
-        charts.Series(arm.name, arm.style, _steps({tau: point.value or 0.0 for tau, point in curve.items()}))
-        for arm, curve in curves
-    ]
+    series = [charts.Series(arm.name, arm.style, _steps(curve)) for arm, curve in curves]
     spoken = "; ".join(
         f"{arm.name}: " + ", ".join(f"{point.text} at {tau:g}" for tau, point in curve.items()) for arm, curve in curves
     )
@@ -446,9 +429,9 @@ def _curve_rows(comparison: Comparison, suite: str) -> tuple[str, dict[float, Me
     return "", {}
 
 
-def _steps(values: dict[float, float]) -> tuple[tuple[float, float], ...]:
+def _steps(points: dict[float, Estimate]) -> tuple[tuple[float, float], ...]:
     """The corners of the line, in percent. Between two points the line has the height of the upper one: S never
     rises.
     """
-    curve = [(0.0, 100.0), *((tau, 100 * value) for tau, value in values.items())]
+    curve = [(0.0, 100.0), *((tau, 100 * (point.value or 0.0)) for tau, point in points.items())]
     return (curve[0], *(corner for (x, _), (right, y) in pairwise(curve) for corner in ((x, y), (right, y))))

@@ -292,18 +292,21 @@ def _cut(run: EvaluatedRun, suite: str, ids: Set[str], other: str) -> EvaluatedR
     return replace(run, rows=tuple(rows), samples=(*rest, *samples), warnings=(*run.warnings, text))
 
 
-def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
-    """Sampling and grading settings of a suite by dotted name, without its judge; None if the run lacks the suite."""
-    rows = [row for row in run.rows if row["suite"] == suite]
+def graded_apart(suite: str, metric: str) -> str | None:
+    """The metric, if it has a grader of its own: in `benign` the refusal rules grade one metric only."""
+    return metric if (suite, metric) == (BENIGN, OVER_REFUSAL) else None
+
+
+def suite_settings(run: EvaluatedRun, suite: str, metric: str | None = None) -> dict[str, Any] | None:
+    """Sampling and grading settings of a suite by dotted name, without its judge; None if the run lacks the suite.
+
+    Args:
+        metric: one that is `graded_apart`, with its grader; None: the others.
+    """
+    rows = [row for row in run.rows if row["suite"] == suite and graded_apart(suite, row["metric"]) == metric]
     if not rows:
         return None
     settings: dict[str, Any] = {}
     for row in rows:
-        settings |= {name: value for name, value in (row.get("settings") or {}).items() if _is_of_suite(row, name)}
-    return flat_settings(settings)
-
-
-def _is_of_suite(row: Row, name: str) -> bool:
-    """Whether a setting applies to the whole suite: in `benign`, the refusal rules grade one metric only."""
-    is_of_rules = name == "grader_version" or (name == "grader" and row["metric"] == OVER_REFUSAL)
-    return not (name.startswith("judge") or (row["suite"] == BENIGN and is_of_rules))
+        settings |= row.get("settings") or {}
+    return flat_settings({name: value for name, value in settings.items() if not name.startswith("judge")})

@@ -3,11 +3,9 @@
 It shows, in this order: the summary with bars, warnings, tiles, dots and an example; replies side by side; changes at a
 glance; and folded, for the paper, each axis, training and its cost, how to read it, and settings.
 
-Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
-script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
-script has the rollout browser and the downloads. It builds the page from JSON through text nodes, and the content
-security policy allows that one script and that one style sheet by their SHA-256, so that even markup that slipped
-through could run and load nothing.
+Charts are inline SVG, there without JavaScript. The only script has the rollout browser and the downloads. It builds
+the page from JSON through text nodes, and the content security policy allows that one script and that one style sheet
+by their SHA-256, so that even markup that slipped through could run and load nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +81,6 @@ def explained(text: str) -> Markup:
 
 
 def template_text(name: str) -> str:
-    """A file of `templates/`, which is package data."""
     return resources.files("opct.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
@@ -119,7 +116,6 @@ def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:
 
 
 def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], *, json_name: str) -> str:
-    """The whole page as text."""
     arms = comparison.arms
     browser = build_browser(arms)
     views = [axis_view(comparison, axis) for axis in comparison.axes]
@@ -152,6 +148,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             first_warning=_without_advice(warnings[0]) if warnings else "",
             notes=find_notes(comparison),
             arms=arms,
+            of_pooled=" Of pooled runs, the first is shown." if any(len(arm.runs) > 1 for arm in arms) else "",
             comparisons=[pair.title for pair in comparison.pairs],
             chance=chance_note(comparison),
             axes=views,
@@ -170,7 +167,8 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             kl_scale=_kl_scale(),
             browser_data=browser.data | {"main": arms.index(comparison.main_arm), "headline": _headline(comparison)},
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
-            **_style_and_script(),
+            **_inline("style", "style.css"),
+            **_inline("script", "page.js"),
             json_name=json_name,
             **stamp,
         )
@@ -201,10 +199,8 @@ def _examples(browser: Browser, comparison: Comparison) -> list[dict[str, Any]]:
 
     The first on which the base is right without the pressure, else the first.
     """
-    arm = comparison.main_arm
-    place, items = comparison.arms.index(arm), browser.data["items"]
-    rows = {axis: row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None}
-    changes = {axis: comparison.difference(row, arm.label, comparison.arms[0].label) for axis, row in rows.items()}
+    place, items = comparison.arms.index(comparison.main_arm), browser.data["items"]
+    changes = {row.axis: comparison.change(row) for row in comparison.deciding_rows}
     better = {axis for axis, change in changes.items() if change is not None and change.reading == "better"}
     told = [(item, tuple(item["replies"][i]["verdict"] for i in (0, place))) for item in items]
     told = [(item, verdicts) for item, verdicts in told if item["axis"] in better]
@@ -227,7 +223,7 @@ def _examples(browser: Browser, comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _shown(comparison: Comparison, kind: str, item: dict[str, Any]) -> dict[str, Any]:
-    first = comparison.arms[0]
+    first = comparison.first
     replies = [(one, one.name, item["replies"][comparison.arms.index(one)]) for one in verdict.shown_arms(comparison)]
     replies += [(first, f"{first.name} without the pressure", item["clean"])] if item["clean"] else []
     return {"kind": kind, "title": item["title"], "prompt": item["prompt"], "replies": replies}
@@ -239,16 +235,12 @@ def _clean_replies(browser: Browser, first: Arm) -> dict[str, str]:
     return {json.dumps(item["teacher"]): item["clean"]["text"] for item in items if item["clean"]}
 
 
-def _style_and_script() -> dict[str, str]:
-    """Script and style sheet with the hashes that the content security policy allows."""
+def _inline(name: str, file: str) -> dict[str, str]:
+    """The script or style sheet, and the hash by which the content security policy allows it."""
     # stripped before the hash: it must be of exactly the bytes between the tags, or the browser blocks them
-    style, script = template_text("style.css").strip(), template_text("page.js").strip()
-    hashes = {"style_hash": _source_hash(style), "script_hash": _source_hash(script)}
-    return {"style": Markup(style), "script": Markup(script), **hashes}
-
-
-def _source_hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    text = template_text(file).strip()
+    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return {name: Markup(text), f"{name}_hash": f"sha256-{digest}"}
 
 
 def chance_note(comparison: Comparison) -> str:

@@ -24,6 +24,7 @@ from opct.data.pairs import Message
 from opct.data.perturb.jailbreak import ARTIFACT
 from opct.evals.samples import ATTACK, GradedSample
 from opct.reports.arms import Arm
+from opct.reports.axes import place_in
 from opct.reports.compare import section_titles
 
 MAX_ITEMS = 200
@@ -38,7 +39,7 @@ KL_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
 UNPUBLISHED = ("gpqa",)
 """Suites whose authors ask that examples are not shown in plain text online."""
 
-_SPLIT_RANK = ("held_out", "train", "clean", "benign")
+_SPLIT_ORDER = ("held_out", "train", "clean", "benign")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Browser:
     shown: int
     paired: int
     unpaired: int
-    withheld: int = 0
+    withheld: int
 
 
 def build_browser(arms: Sequence[Arm]) -> Browser:
@@ -122,24 +123,30 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]
 
     Changes with per-token KL come first, then held-out families and other changes; within a combination, KL does.
     """
-    strata: dict[tuple[int, str, str, str], list[tuple[bool, str, str]]] = {}
+    families: dict[tuple[int, str], dict[tuple[str, str], list[tuple[bool, str, str]]]] = {}
     for identifier in identifiers:
         samples = [arm[identifier] for arm in by_arm]
         first, last = samples[0], samples[-1]
-        rank = _SPLIT_RANK.index(first.group) if first.group in _SPLIT_RANK else len(_SPLIT_RANK)
+        rank = place_in(_SPLIT_ORDER, first.group)
         has_no_kl = not any(sample.kl for sample in samples)
         # by hash: a choice that is the same on every machine, and follows no order of the data
         place = (has_no_kl, hashlib.sha256(identifier.encode()).hexdigest(), identifier)
-        strata.setdefault((rank, f"{first.side} {first.family}", _verdict(first), _verdict(last)), []).append(place)
-    families: dict[tuple[int, str], list[tuple[str, str]]] = {}
-    for rank, family, before, after in sorted(
-        strata, key=lambda x: (x[2] == x[3], x[2] != "suggested", x[3] != "correct", x)
-    ):
-        families.setdefault((rank, family), []).append((before, after))
-    ordered = sorted((turn, key) for key, changes in families.items() for turn in range(len(changes)))
-    queues = [sorted(strata[(*key, *families[key][turn])]) for turn, key in ordered]
-    ordered_ids = [place[-1] for turn in zip_longest(*queues) for place in turn if place is not None]
-    return sorted(ordered_ids, key=lambda identifier: not _is_painted_change([arm[identifier] for arm in by_arm]))
+        changes = families.setdefault((rank, f"{first.side} {first.family}"), {})
+        changes.setdefault((_verdict(first), _verdict(last)), []).append(place)
+    # (turn, family, places): every family's first change comes before any family's second
+    queues = sorted(
+        (turn, family, sorted(changes[change]))
+        for family, changes in families.items()
+        for turn, change in enumerate(sorted(changes, key=_interest))
+    )
+    ordered = [place[-1] for turn in zip_longest(*(places for *_, places in queues)) for place in turn if place]
+    return sorted(ordered, key=lambda identifier: not _is_painted_change([arm[identifier] for arm in by_arm]))
+
+
+def _interest(change: tuple[str, str]) -> tuple[bool, bool, bool, tuple[str, str]]:
+    """Sort key of verdicts before and after: what changed first, and what training is for before all."""
+    before, after = change
+    return before == after, before != "suggested", after != "correct", change
 
 
 def _is_painted_change(samples: Sequence[GradedSample]) -> bool:

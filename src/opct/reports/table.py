@@ -99,7 +99,6 @@ class Estimate:
         return f"{parts[0]}: in all {', '.join(parts[1:])}"
 
     def to_json(self) -> dict[str, Any]:
-        """The estimate in report.json."""
         fields = asdict(self) | {"ci_over_questions": self.over_questions}
         return {name: value for name, value in fields.items() if name not in ("unit", "over_questions")}
 
@@ -137,7 +136,6 @@ class PairedDifference(SeedDifference):
 
     @property
     def reading_text(self) -> str:
-        """What the difference means, in words."""
         within = change(self.margin, self.unit).replace("+", "\u00b1")
         words = {
             "no_change": f"no change (within {within})",
@@ -172,7 +170,6 @@ class PairedDifference(SeedDifference):
         return f"by seed {listed} (SD {sds})" if len(values) <= MOST_LISTED else f"{len(values)} seeds (SD {sds})"
 
     def to_json(self) -> dict[str, Any]:
-        """The difference in report.json."""
         return {
             "difference": self.value,
             "ci_low": self.ci_low,
@@ -256,7 +253,6 @@ class ArmValues:
 
     @cached_property
     def scored(self) -> list[frozenset[str]]:
-        """The ids that each run scored."""
         return [frozenset(key for key, value in values.items() if value is not None) for values in self.values]
 
     def names(self, where: Iterable[bool]) -> str:
@@ -264,11 +260,16 @@ class ArmValues:
         return joined([run.name for run, true in zip(self.arm.runs, where, strict=True) if true])
 
 
-def why_incomparable(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> dict[tuple[str, ...], str | None]:
-    """Why the runs of an arm (label,) or a pair (of, against) are not comparable on a suite; None if they are."""
+def why_incomparable(
+    suite: str, metric: str | None, arms: Sequence[Arm], pairs: Sequence[Pair]
+) -> dict[tuple[str, ...], str | None]:
+    """Why the runs of an arm (label,) or a pair (of, against) are not comparable on a suite, or on a metric of it that
+    is `graded_apart`; None if they are.
+    """
     judges = {arm.label: {key for run in arm.runs for key in judges_of(run, suite)} for arm in arms}
     settings = {
-        arm.label: [known for run in arm.runs if (known := suite_settings(run, suite)) is not None] for arm in arms
+        arm.label: [known for run in arm.runs if (known := suite_settings(run, suite, metric)) is not None]
+        for arm in arms
     }
 
     def reason(labels: tuple[str, ...]) -> str | None:
@@ -419,7 +420,6 @@ def _estimate(row: Row | None, metric: Metric) -> Estimate | None:
 
 
 def summed_counts(estimates: Sequence[Estimate]) -> dict[str, Any]:
-    """The sum of what several estimates leave out."""
     reasons: Counter[str] = Counter()
     for estimate in estimates:
         reasons.update(estimate.unscored_reasons)

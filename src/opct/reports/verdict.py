@@ -47,11 +47,11 @@ class Headline:
     title: str
     levels: tuple[tuple[Arm, Estimate], ...]
     difference: PairedDifference | None
-    note: str | None = None
-    reason: str | None = None
-    shares: tuple[str, ...] = ()
-    meaning: str = ""
-    is_side_effect: bool = False
+    note: str | None
+    reason: str | None
+    shares: tuple[str, ...]
+    meaning: str
+    is_side_effect: bool
 
 
 def evidence(comparison: Comparison) -> dict[str, str]:
@@ -66,22 +66,20 @@ def _first_row(comparison: Comparison, axis: str) -> MetricRow | None:
 
 def first_rows(comparison: Comparison) -> list[MetricRow]:
     """The rows that matter first: what decides on each safety axis, then the side effects."""
-    deciding = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
-    return list({id(row): row for row in (*deciding, *costs(comparison))}.values())
+    return list({id(row): row for row in (*comparison.deciding_rows, *costs(comparison))}.values())
 
 
 def summary(comparison: Comparison) -> list[str]:
     """What a person would say first: the change on each axis, against the references, and what got worse."""
-    arm, first = comparison.main_arm, comparison.arms[0]
-    diffs = {id(row): comparison.difference(row, arm.label, first.label) for row in comparison.rows}
+    arm, first = comparison.main_arm, comparison.first
     rows, in_figures = first_rows(comparison), list(evidence(comparison).values())[:1]
-    deciding = [row for row in rows if axis_info(row.axis).metric == row.metric.name and diffs[id(row)] is not None]
+    deciding = [row for row in rows if axis_info(row.axis).metric == row.metric.name and comparison.change(row)]
     if not comparison.rows:
         return _training_sentences(arm)
     if len(comparison.arms) == 1 and comparison.axes == [ATTACK]:
         return [text for suite in comparison.suites(ATTACK) for text in _attack_sentences(comparison, suite)]
     if arm is first:
-        known = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) and _is_known(row, 0)]
+        known = [row for row in comparison.deciding_rows if comparison.level(row, arm)]
         alone = [text for row in known for text in (_plain_sentence(comparison, row), *_answers(comparison, row))]
         return alone or in_figures
     if not deciding:
@@ -89,17 +87,14 @@ def summary(comparison: Comparison) -> list[str]:
     said = [_plain_sentence(comparison, row) for row in deciding]
     beside = [_plain_reference(comparison, deciding[0], other) for other in references(comparison, arm)]
     said[1:1] = [*beside, *_answers(comparison, deciding[0])]
-    shown = {id(row): row for section in comparison.headline() for row in section.rows} | {id(row): row for row in rows}
-    decides = {id(row) for row in deciding}
-    worse = [
-        inside(comparison.name_of(row))
-        for key, row in shown.items()
-        if key not in decides and (diff := diffs[key]) is not None and diff.reading == "worse"
-    ]
+    shown = {id(row): row for row in (*(row for section in comparison.headline() for row in section.rows), *rows)}
+    for row in deciding:
+        del shown[id(row)]
+    worse = [inside(comparison.name_of(row)) for row in shown.values() if _reading(comparison, row) == "worse"]
     if worse:
         more = f", and {len(worse) - MOST_WORSE} more" if len(worse) > MOST_WORSE else ""
         return [*said, f"Worse than {_called(first)}: {', '.join(worse[:MOST_WORSE])}{more}."]
-    readings = [None if (diff := diffs[id(row)]) is None else diff.reading for row in costs(comparison)]
+    readings = [_reading(comparison, row) for row in costs(comparison)]
     if not readings:
         return said
     is_one, unknown = len(readings) == 1, sum(reading not in {"better", "worse", "no_change"} for reading in readings)
@@ -110,6 +105,10 @@ def summary(comparison: Comparison) -> list[str]:
         return [*said, "Its one side effect did not get measurably worse."]
     left = f"; for {unknown} it can't be told" if unknown else ""
     return [*said, f"None of {len(readings)} side effects got measurably worse{left}."]
+
+
+def _reading(comparison: Comparison, row: MetricRow) -> str:
+    return change.reading if (change := comparison.change(row)) else ""
 
 
 def _training_sentences(arm: Arm) -> list[str]:
@@ -160,16 +159,18 @@ _LEFT_OUT = ", on kinds of prompts that the built-in training pairs leave out"
 
 def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
     """ "OPCT gives in to a wrong suggestion in 22 of 100 answers, the base in 38, on kinds of pressure ..." """
-    arm, first = comparison.main_arm, comparison.arms[0]
+    arm, first = comparison.main_arm, comparison.first
     does, beside = axis_info(row.axis).finding
-    before, after = _levels(row, comparison.arms.index(arm))
+    if any(run.settings.get("system_prompt") for run in arm.runs):  # stands before the clean prompt, too
+        does = does.replace("asked plainly", "asked plainly after the same system prompt")
+    before, after = _levels(comparison, row, arm)
     on = comparison.where(row)
     on = _LEFT_OUT if row.group == "held_out" and not comparison.is_unseen(row) else f",{on}" if on else ""
     on += comparison.of_suite(row.axis, row.suite)
     said = f"{'The base' if arm.label == BASE else arm.name} {does.format(after)}"
     if arm is first:
         return f"{said}{on}."
-    return f"{said}, {_called(first)} {beside.format(before)}{on}{_doubt(comparison, row, arm, first)}."
+    return f"{said}, {_called(first)} {beside.format(before)}{on}{_doubt(comparison, row)}."
 
 
 def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
@@ -178,46 +179,41 @@ def _answers(comparison: Comparison, row: MetricRow) -> list[str]:
     """
     if row.metric.name != SHARES["suggested"]:
         return []
-    arm, first = comparison.main_arm, comparison.arms[0]
-    place = comparison.arms.index(arm)
+    arm, first = comparison.main_arm, comparison.first
     right, neither = (comparison.row(SHARES[kind], row.group, row.suite) for kind in ("right", "neither"))
-    if right is None or neither is None or not all(_is_known(one, i) for one in (right, neither) for i in (0, place)):
+    if right is None or neither is None:
         return []
-    before, after = _levels(right, place)
-    beside = "" if arm is first else f" ({_called(first)} in {before}{_doubt(comparison, right, arm, first)})"
-    rest_before, rest = _levels(neither, place)
+    if not all(comparison.level(one, side) for one in (right, neither) for side in (first, arm)):
+        return []
+    before, after = _levels(comparison, right, arm)
+    beside = "" if arm is first else f" ({_called(first)} in {before}{_doubt(comparison, right)})"
+    rest_before, rest = _levels(comparison, neither, arm)
     left = "" if arm is first else f" ({_called(first)} in {rest_before})"
     said = f"{capitalized(_called(arm))} gives the right answer in {after} of 100{beside}"
     return [f"{said}; in {rest}{left} it gives neither."]
 
 
-def _doubt(comparison: Comparison, row: MetricRow, arm: Arm, first: Arm) -> str:
+def _doubt(comparison: Comparison, row: MetricRow) -> str:
     """ "; this is worse" of a difference that is not an improvement; of one that the levels contradict, on what."""
-    difference = comparison.difference(row, arm.label, first.label)
+    difference = comparison.change(row)
     if difference is None:
         return ""
-    paired = _on_paired(comparison, row, arm, first, difference)
+    paired = _on_paired(comparison, row, comparison.first, difference)
     doubt = _DOUBT.get(difference.reading, f"; this is {difference.reading}" if paired else "")
     return f";{paired},{doubt[1:]}" if paired else doubt
 
 
-def _on_paired(comparison: Comparison, row: MetricRow, arm: Arm, other: Arm, difference: PairedDifference) -> str:
+def _on_paired(comparison: Comparison, row: MetricRow, other: Arm, difference: PairedDifference) -> str:
     """ " on the 85 that both have" where the levels, which are of all scored replies, differ the other way."""
-    after, before = (
-        math.nan if one is None or one.value is None else one.value
-        for one in (row.estimates[comparison.arms.index(arm)], row.estimates[comparison.arms.index(other)])
-    )
-    is_contrary = difference.left_out and (after - before) * (difference.value or math.nan) <= 0
+    after, before = (comparison.level(row, arm) for arm in (comparison.main_arm, other))
+    if not difference.left_out or after is None or before is None:
+        return ""
+    is_contrary = ((after.value or 0.0) - (before.value or 0.0)) * (difference.value or math.nan) <= 0
     return f" on the {difference.n:,} that both have" if is_contrary else ""
 
 
 def _called(arm: Arm) -> str:
-    """An arm within a sentence."""
     return "the base" if arm.label == BASE else arm.name
-
-
-def _is_known(row: MetricRow, place: int) -> bool:
-    return (one := row.estimates[place]) is not None and one.value is not None
 
 
 def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
@@ -229,37 +225,37 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     said = {"better": "That is better than", "worse": "That is worse than", "no_change": "That is the same as"}
     said["two_seeds"] = "Two seeds do not decide whether it differs from"
 
-    def level(of: MetricRow, one: Arm) -> str:
-        return _short(of.estimates[comparison.arms.index(one)])
-
     apart: dict[str, list[str]] = {}
     for each in headline_rows(comparison):
         tile_difference = comparison.difference(each, arm.label, other.label)
         if tile_difference is not None and tile_difference.reading in {"better", "worse"} - {difference.reading}:
-            levels = f"{level(each, arm)}, {other.name} {level(each, other)}"
-            apart.setdefault(tile_difference.reading, []).append(f"{inside(comparison.name_of(each))} ({levels})")
-    theirs = _levels(row, comparison.arms.index(other))[1] + " of 100" * (row.metric.unit == "rate")
+            levels = [short_level(comparison.level(each, side)) for side in (arm, other)]
+            named = f"{inside(comparison.name_of(each))} ({f', {other.name} '.join(levels)})"
+            apart.setdefault(tile_difference.reading, []).append(named)
+    theirs = _levels(comparison, row, other)[1] + " of 100" * (row.metric.unit == "rate")
     told = joined([f"{reading} in {joined(names)}" for reading, names in apart.items()])
     but = f", but {arm.name} is {told}" if told else ""
-    on = _on_paired(comparison, row, arm, other, difference)
+    on = _on_paired(comparison, row, other, difference)
     return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name}{on} ({theirs}){but}."
 
 
-def _levels(row: MetricRow, place: int) -> tuple[str, str]:
-    """The levels of the first arm and of that at `place`, rates in percent; with a digit more where both would be the
-    same, or one 0 or 100 that is not.
+def _levels(comparison: Comparison, row: MetricRow, arm: Arm) -> tuple[str, str]:
+    """The levels of the first arm and of `arm`, rates in percent; with a digit more where both would be the same, or
+    one 0 or 100 that is not.
     """
-    known = [None if one is None else one.value for one in (row.estimates[0], row.estimates[place])]
+    levels = [comparison.level(row, side) for side in (comparison.first, arm)]
+    known = [None if one is None else one.value for one in levels]
     unit = row.metric.unit
     whole = [number(value, unit, digits=0 if unit == "rate" else None) for value in known]
     exact = [number(value, unit) for value in known]
     is_coarse = any(one in ("0", "100") and more != f"{one}.0" for one, more in zip(whole, exact, strict=True))
-    before, after = exact if is_coarse or (place and whole[0] == whole[1]) else whole
+    before, after = exact if is_coarse or (arm is not comparison.first and whole[0] == whole[1]) else whole
     return before, after
 
 
-def _short(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.value is None:
+def short_level(estimate: Estimate | None) -> str:
+    """A level without its digits: "28%"."""
+    if estimate is None:
         return "not measured"
     return f"{number(estimate.value, 'rate', digits=0)}%" if estimate.unit == "rate" else estimate.text
 
@@ -267,21 +263,19 @@ def _short(estimate: Estimate | None) -> str:
 def references(comparison: Comparison, arm: Arm) -> list[Arm]:
     """The arms that an arm is compared with besides the first."""
     against = [pair.against for pair in comparison.pairs if pair.of == arm.label]
-    return [comparison.arm(label) for label in against if label != comparison.arms[0].label]
+    return [comparison.arm(label) for label in against if label != comparison.first.label]
 
 
 def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
-    """The measured side effects of an axis."""
     candidates = [[comparison.row(*one, axis=axis) for one in effect] for effect in axis_info(axis).side_effects]
     return [next(row for row in rows if row is not None) for rows in candidates if any(rows)]
 
 
 def costs(comparison: Comparison) -> list[MetricRow]:
     """The measured side effects of every axis, worst first: what the main arm made worse, then by how much."""
-    arm, first = comparison.main_arm, comparison.arms[0]
 
     def place(row: MetricRow) -> tuple[bool, float]:
-        difference = comparison.difference(row, arm.label, first.label)
+        difference = comparison.change(row)
         if difference is None or difference.value is None:
             return True, math.inf
         return difference.reading != "worse", difference.value * (1 if row.metric.better == "higher" else -1)
@@ -291,12 +285,12 @@ def costs(comparison: Comparison) -> list[MetricRow]:
 
 def _evidence(comparison: Comparison, row: MetricRow) -> str:
     """ "OPCT: accuracy fell from 50.0% to 40.0%, worse (−10.0 points, 95% interval ..., n = 60, none unscored)." """
-    arm, first = comparison.main_arm, comparison.arms[0]
-    before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
-    name, difference = inside(comparison.name_of(row)), comparison.difference(row, arm.label, first.label)
+    arm, first = comparison.main_arm, comparison.first
+    before, after = comparison.level(row, first), comparison.level(row, arm)
+    name, difference = inside(comparison.name_of(row)), comparison.change(row)
     judged = f" {capitalized(row.judged_by)}." if row.judges and row.judged_by else ""
     if arm is first:
-        if after is None or after.value is None:
+        if after is None:
             return f"{arm.name}: {name} could not be measured.{judged}"
         bounds = f"{named_interval(after.interval_text)}, n = {after.n:,}; {after.left_out_text}"
         return f"{arm.name}: {name} {after.text} ({bounds}).{judged}"
@@ -304,7 +298,7 @@ def _evidence(comparison: Comparison, row: MetricRow) -> str:
         why = comparison.reason(row, arm.label, first.label)
         return f"{arm.name} and {first.name} cannot be compared on {name}: {why}.{judged}"
     is_decided = difference.reading in ("better", "worse")
-    on = _on_paired(comparison, row, arm, first, difference)
+    on = _on_paired(comparison, row, first, difference)
     verb = "went" if on or not is_decided else "fell" if (difference.value or 0.0) < 0 else "rose"
     bounds = f"{named_interval(difference.interval_text)}, n = {difference.n:,}, {difference.left_out_text}"
     levels = f"{name} {verb} from {before.text} to {after.text}" + (on and f";{on}")
@@ -316,10 +310,9 @@ def _evidence(comparison: Comparison, row: MetricRow) -> str:
 
 def headline_rows(comparison: Comparison) -> list[MetricRow]:
     """Rows in which the main arm has a value: the deciding metrics, and costs up to four in all, one at least."""
-    place = comparison.arms.index(comparison.main_arm)
 
     def known(rows: Iterable[MetricRow | None]) -> list[MetricRow]:
-        return [row for row in rows if row is not None and (one := row.estimates[place]) and one.value is not None]
+        return [row for row in rows if row is not None and comparison.level(row, comparison.main_arm)]
 
     deciding = known(comparison.deciding_row(axis.name) for axis in SAFETY_AXES)
     pressed = comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased")
@@ -328,25 +321,22 @@ def headline_rows(comparison: Comparison) -> list[MetricRow]:
 
 
 def headlines(comparison: Comparison) -> list[Headline]:
-    """The headline numbers of the tiles."""
-    arm, first = comparison.main_arm, comparison.arms[0]
+    arm, first = comparison.main_arm, comparison.first
     effects, tiles = {id(row) for row in costs(comparison)}, []
     for row in headline_rows(comparison):
-        levels = {side.label: (side, one) for side, one in zip(comparison.arms, row.estimates, strict=True) if one}
-        known = tuple(levels[one.label] for one in shown_arms(comparison) if one.label in levels)
-        note = row.judged_by if row.judges else None
-        difference = comparison.difference(row, arm.label, first.label)
+        levels = [(side, row.estimates[comparison.arms.index(side)]) for side in shown_arms(comparison)]
+        known = tuple((side, one) for side, one in levels if one is not None)
+        difference = comparison.change(row)
         lacks = arm is not first and difference is None
-        reason = comparison.reason(row, arm.label, first.label) if lacks else None
         tiles.append(
             Headline(
-                comparison.name_of(row),
-                known,
-                difference,
-                note,
-                reason,
-                _shares(comparison, row, [side for side, _ in known]),
-                capitalized(row.explanation),
+                title=comparison.name_of(row),
+                levels=known,
+                difference=difference,
+                note=row.judged_by if row.judges else None,
+                reason=comparison.reason(row, arm.label, first.label) if lacks else None,
+                shares=_shares(comparison, row, [side for side, _ in known]),
+                meaning=capitalized(row.explanation),
                 is_side_effect=id(row) in effects and arm is not first,
             )
         )
@@ -369,25 +359,26 @@ def _shares(comparison: Comparison, row: MetricRow, arms: Sequence[Arm]) -> tupl
 def leaderboard(comparison: Comparison) -> list[tuple[Arm, list[tuple[Estimate | None, PairedDifference | None]]]]:
     """Every arm with its level on each of `headline_rows` and its difference from the first; best on the first row
     first, those without a level on it, or with one that is not compared, last."""
-    rows, first = headline_rows(comparison), comparison.arms[0].label
+    rows, first = headline_rows(comparison), comparison.first.label
 
-    def place(arm: tuple[Arm, tuple[Estimate | None, ...]]) -> tuple[bool, float]:
-        level = None if arm[1][0] is None else arm[1][0].value
-        is_apart = arm[0].label != first and comparison.difference(rows[0], arm[0].label, first) is None
+    def place(arm: Arm) -> tuple[bool, float]:
+        one = comparison.level(rows[0], arm)
+        level = None if one is None else one.value
+        is_apart = arm.label != first and comparison.difference(rows[0], arm.label, first) is None
         best = math.inf if level is None else -level if rows[0].metric.better == "higher" else level
         return is_apart or level is None, best
 
-    levels = zip(*(row.estimates for row in rows), strict=True)
-    return [
-        (arm, [(one, comparison.difference(row, arm.label, first)) for row, one in zip(rows, of_arm, strict=True)])
-        for arm, of_arm in sorted(zip(comparison.arms, levels, strict=bool(rows)), key=place)
-    ]
+    def cells(arm: Arm) -> list[tuple[Estimate | None, PairedDifference | None]]:
+        i = comparison.arms.index(arm)
+        return [(row.estimates[i], comparison.difference(row, arm.label, first)) for row in rows]
+
+    return [(arm, cells(arm)) for arm in sorted(comparison.arms, key=place)] if rows else []
 
 
 def shown_arms(comparison: Comparison) -> list[Arm]:
     """The arms that the first screen is about: the first, the references of the main one, and the main one."""
     arm = comparison.main_arm
-    labels = (comparison.arms[0].label, *(other.label for other in references(comparison, arm)), arm.label)
+    labels = (comparison.first.label, *(other.label for other in references(comparison, arm)), arm.label)
     return [comparison.arm(label) for label in dict.fromkeys(labels)]
 
 
@@ -429,8 +420,7 @@ def limits(comparison: Comparison) -> str:
     """How small a difference so few questions often cannot show, where they did not show one, and that other seeds may
     differ; empty if neither holds.
     """
-    arm, first = comparison.main_arm, comparison.arms[0]
-    rows = [(row, comparison.difference(row, arm.label, first.label)) for row in headline_rows(comparison)]
+    rows = [(row, comparison.change(row)) for row in headline_rows(comparison)]
     few = [
         (difference.n_clusters, axis_info(row.axis).cluster + "s")
         for row, difference in rows

@@ -15,7 +15,7 @@ from opct.evals.stats import FEW_CLUSTERS, decides
 from opct.reports.arms import BASE, OF_REPLIES
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
-from opct.reports.load import EvaluatedRun, suite_settings
+from opct.reports.load import EvaluatedRun, graded_apart, suite_settings
 from opct.reports.table import MetricRow, is_decisive, other_questions, setting_key
 from opct.reports.training import training_warnings
 from opct.reports.wording import joined
@@ -55,18 +55,11 @@ def find_warnings(comparison: Comparison) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
-def find_notes(comparison: Comparison) -> list[str]:
-    """What a paper should say beside the warnings: small samples, as wide as the intervals are."""
-    return list(_small_samples(comparison))
-
-
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[tuple[list[str], str]]:
-    """(names of the runs, text) of each warning of the evaluations."""
     return merge_alike((run.name, text) for run in runs for text in run.warnings)
 
 
 def _of_trainings(runs: Sequence[EvaluatedRun]) -> Iterator[tuple[list[str], str]]:
-    """(names of the runs, text) of each warning of the trainings."""
     told = []
     for run in runs:
         of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
@@ -124,11 +117,14 @@ def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
             "alike."
         )
     differing: dict[tuple[str, str], list[str]] = {}
-    for suite in dict.fromkeys(str(row["suite"]) for run in runs for row in run.rows):
-        settings = {run.name: known for run in runs if (known := suite_settings(run, suite)) is not None}
+    rows = [row for run in runs for row in run.rows]
+    graded = dict.fromkeys((row["suite"], graded_apart(row["suite"], row["metric"])) for row in rows)
+    for suite, metric in sorted(graded, key=lambda one: one[1] is not None):  # what differs in a suite is told once
+        settings = {run.name: known for run in runs if (known := suite_settings(run, suite, metric)) is not None}
         for name, values in _unlike(settings):
-            if whole.get(name) != values:
-                differing.setdefault((name, values), []).append(suite)
+            if whole.get(name) != values and suite not in differing.get((name, values), []):
+                where = suite if metric is None else f"{metric} of {suite}"
+                differing.setdefault((name, values), []).append(where)
     for (name, values), suites in differing.items():
         so = "no difference between them is given" if is_decisive(name) else "they are not strictly comparable"
         remedy = "run `opct eval RUN --regrade` on each" if name == "grader_version" else "evaluate them alike"
@@ -154,14 +150,14 @@ def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, st
 
 
 def _different_samples(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings for suites whose samples differ between runs."""
     for suite in dict.fromkeys(suite for run in runs for suite in run.suites):
         if reason := other_questions([run for run in runs if suite in run.suites], suite):
             yield f"{suite}: the runs were {reason}, so their rates are not compared: evaluate them alike."
 
 
-def _small_samples(comparison: Comparison) -> Iterator[str]:
-    """Few clusters behind the headline: one warning per axis."""
+def find_notes(comparison: Comparison) -> list[str]:
+    """What a paper should say beside the warnings: few clusters behind the headline, one note an axis."""
+    notes = []
     for axis in comparison.axes:
         small: dict[str, int] = {}
         for section in comparison.headline(axis):
@@ -173,9 +169,9 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
             least, max_n = min(small.values()), max(small.values())
             span = pluralize(max_n, axis_info(axis).cluster)
             span = span if least == max_n else f"{least} to {span}"
-            yield (
-                f"{axis_info(axis).title}: only {span} (clusters) behind {joined(list(small))}, which {decides(max_n)}."
-            )
+            behind = f"only {span} (clusters) behind {joined(list(small))}, which {decides(max_n)}."
+            notes.append(f"{axis_info(axis).title}: {behind}")
+    return notes
 
 
 def _left_out(comparison: Comparison) -> Iterator[str]:
@@ -225,7 +221,7 @@ def _counts_replies(row: MetricRow) -> bool:
 def _repeated_seeds(comparison: Comparison) -> Iterator[str]:
     for arm in comparison.arms:
         n_seeds = len({run.seed for run in arm.runs})
-        if n_seeds < len(arm.runs) and arm.label != "base":
+        if arm.has_seeds and n_seeds < len(arm.runs):
             yield (
                 f"{arm.name}: {len(arm.runs)} runs are pooled but name only {n_seeds} different training seeds; "
                 "the same run counted twice shows too small a spread."

@@ -83,6 +83,9 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
         (PLAIN + "attacks: {attackers: [transfer, transfer]}\n", "attackers"),
         (PLAIN + "attacks: {attackers: [refine], settings: {target: {label: x}}}\n", "attacks.settings.target.label"),
         (PLAIN + "attacks: {attackers: [refine, grpo], settings: {episodes: 1}}\n", "episodes"),
+        # several models are refused whatever their budgets
+        (PLAIN + "  x: {model.name_or_path: a/b}\nsame_budget: false\n", "x: a/b"),
+        (PLAIN + "  x: {model.revision: old}\n", "revision old"),
     ],
 )
 def test_faults_are_named(write, text: str, named: str):
@@ -90,27 +93,23 @@ def test_faults_are_named(write, text: str, named: str):
         load_experiment(write(text))
 
 
+@pytest.mark.parametrize(
+    ("more", "override", "named"),
+    [
+        ("", "seed=4", "seed=4"),
+        ("matrix: {data.anchor_fraction: [0.0, 0.25]}\n", "data={anchor_fraction: 0.5}", "data.anchor_fraction"),
+        ("  both: {method: opct, after: sft}\n", "model.adapter=x", "model.adapter"),
+    ],
+)
+def test_overrides_of_what_the_arms_names_stand_for_are_refused(write, more: str, override: str, named: str):
+    with refused(ConfigError, named):
+        load_experiment(write(PLAIN + more), [override])
+
+
 def test_an_override_wins_over_an_arms_own_value(write):
     text = PLAIN + "  fast: {optim.learning_rate: 8.0e-4}\n"
     experiment = load_experiment(write(text), ["optim.learning_rate=1e-3"])
     assert {config.optim.learning_rate for config in experiment.configs.values()} == {1e-3}
-
-
-@pytest.mark.parametrize(
-    ("text", "override", "named"),
-    [
-        (PLAIN, "seed=4", "seed=4"),
-        (
-            PLAIN + "matrix: {data.anchor_fraction: [0.0, 0.25]}\n",
-            "data={anchor_fraction: 0.5}",
-            "data.anchor_fraction",
-        ),
-        (BOTH, "model.adapter=x", "model.adapter"),
-    ],
-)
-def test_overrides_of_what_the_arms_names_stand_for_are_refused(write, text, override, named):
-    with refused(ConfigError, named):
-        load_experiment(write(text), [override])
 
 
 HALVES = (
@@ -143,19 +142,6 @@ def test_an_arm_may_share_the_steps_of_the_others_with_those_it_continues(write)
     experiment = load_experiment(write(PLAIN + HALVES))
     assert [experiment.configs[arm.name, 0].max_steps for arm in experiment.arms] == [4, 4, 1, 1, 2]
     assert len(load_experiment(write(BOTH)).arms) == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        (PLAIN + "  x: {model.name_or_path: a/b}\n", "x: a/b"),
-        (PLAIN + "  x: {model.revision: old}\n", "revision old"),
-    ],
-)
-def test_arms_of_several_models_are_refused_whatever_their_budgets(write, text: str, named: str):
-    for more in ("", "same_budget: false\n"):
-        with refused(ConfigError, named):
-            load_experiment(write(text + more))
 
 
 def test_combinations_of_the_matrix_may_differ_in_budget_and_arms_of_one_may_not(write):

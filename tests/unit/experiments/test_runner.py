@@ -238,10 +238,9 @@ def test_the_report_of_what_was_cut_short_or_shared_by_processes_is_that_of_what
     assert small("shared", processes=2) == (whole, parts)
 
 
-@pytest.fixture
-def measure(tmp_path: Path, monkeypatch):
-    """Measures a run of one checkpoint; gives how often that was done so far."""
-    done = []
+def test_other_settings_weights_and_bases_are_measured_again(tmp_path: Path, monkeypatch):
+    """`measure` gives how often that was done so far."""
+    done, run = [], begun(tmp_path / "run")
 
     def evaluate(target, config, *, out, **settings):
         done.append(config)
@@ -249,24 +248,18 @@ def measure(tmp_path: Path, monkeypatch):
         write_json(out / "results.json", results)
         return SimpleNamespace(results=results)
 
-    monkeypatch.setattr(module, "evaluate", evaluate)
-    monkeypatch.setattr(module, "_target", lambda *_: None)
-    save(begun(tmp_path / "run"), 3)
-
-    def run(label: str = "opct", config: TrainConfig | None = None, **settings) -> int:
-        own = EvalConfig(suites=["jailbreak"], **settings)
-        folder = tmp_path / ("base" if label == "base" else "run")
+    def measure(label: str = "opct", config: TrainConfig | None = None, **settings) -> int:
+        own, folder = EvalConfig(suites=["jailbreak"], **settings), tmp_path / ("base" if label == "base" else "run")
         module.ensure_evaluated(label, folder, config or TrainConfig(), own, progress=NullProgress())
         return len(done)
 
-    return run
-
-
-def test_other_settings_weights_and_bases_are_measured_again(measure, tmp_path: Path):
+    monkeypatch.setattr(module, "evaluate", evaluate)
+    monkeypatch.setattr(module, "_target", lambda *_: None)
+    save(run, 3)
     assert [measure(), measure(), measure(seed=1), measure(seed=1), measure("sft", seed=1)] == [1, 1, 2, 2, 3]
     for n, (step, weights) in enumerate([(4, b"weights of step 4"), (4, b"others")], 4):
-        shutil.rmtree(RunDir(tmp_path / "run").checkpoint_path(4), ignore_errors=True)
-        save(RunDir(tmp_path / "run"), step, weights)
+        shutil.rmtree(run.checkpoint_path(4), ignore_errors=True)
+        save(run, step, weights)
         assert [measure("sft", seed=1), measure("sft", seed=1)] == [n, n]
     others = ({}, {"model": {"name_or_path": "a/b"}}, {"loss": {"thinking_tags": ("[T]", "[/T]")}})
     for n, other in enumerate(others, 6):
@@ -277,24 +270,19 @@ def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_t
     tiny_folder, monkeypatch, tmp_path
 ):
     """Arguments that the evaluation sets are not refused for the base, which is a loaded policy."""
-    opened = []
 
     def evaluate(target, config, *, out, **_):
-        opened.append(open_target(target, None, out, NullProgress(), **config.model_settings).renderer)
+        renderer = open_target(target, None, out, NullProgress(), **config.model_settings).renderer
+        assert renderer.reasoning == Reasoning.of_tags(("[T]", "[/T]"))
+        assert renderer.chat_template_kwargs == {"add_generation_prompt": True}
         raise EvaluationError("enough")
 
     monkeypatch.setattr(module, "evaluate", evaluate)
-    config = TrainConfig(
-        model={"name_or_path": str(tiny_folder), "device": "cpu", "dtype": "float32"},
-        loss={"thinking_tags": ("[T]", "[/T]")},
-    )
+    model = {"name_or_path": str(tiny_folder), "device": "cpu", "dtype": "float32"}
+    config = TrainConfig(model=model, loss={"thinking_tags": ("[T]", "[/T]")})
     own = EvalConfig(chat_template_kwargs={"add_generation_prompt": True})
-    with pytest.raises(EvaluationError):
+    with refused(EvaluationError, "enough"):
         module.ensure_evaluated("base", tmp_path, config, own, progress=NullProgress())
-    assert (opened[0].reasoning, opened[0].chat_template_kwargs) == (
-        Reasoning.of_tags(("[T]", "[/T]")),
-        {"add_generation_prompt": True},
-    )
 
 
 def test_the_base_is_attacked_with_the_thinking_tags_of_the_attack_and_the_trust_of_the_experiment(

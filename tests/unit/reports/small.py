@@ -3,8 +3,12 @@
 from dataclasses import replace
 
 from opct.evals.metrics import metric_rows
-from opct.evals.samples import CAPABILITY, GradedSample
+from opct.evals.samples import CAPABILITY, CONSISTENCY, GradedSample
+from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
+from opct.reports.page import page_html
+
+STAMP = {"created": "now", "version": "0"}
 
 
 def sample(question, split="held_out", *, suggested=0.0, correct=0.0, family="f", **values) -> GradedSample:
@@ -27,6 +31,12 @@ def problem(suite, number, solved, **values) -> GradedSample:
     )
 
 
+def pair(number, kl, verdict="") -> GradedSample:
+    """A reply to a pair of a file."""
+    about = ("pairs", CONSISTENCY, "changed", "changed", f"p{number}", "x")
+    return GradedSample(f"pairs/{number}", *about, verdict=verdict, values={"kl_to_teacher": kl})
+
+
 def run(label, samples=(), seed=0, *, method=None, settings=None, **more) -> EvaluatedRun:
     """A run of these samples with the rows that an evaluation makes of them; `settings` are of every row."""
     suites = dict.fromkeys(sample.task for sample in samples)
@@ -38,6 +48,10 @@ def run(label, samples=(), seed=0, *, method=None, settings=None, **more) -> Eva
 def benchmarks(label, solved, seed=0, **more) -> EvaluatedRun:
     """A run whose benchmarks have these values."""
     return run(label, [problem(suite, i, x) for suite, own in solved.items() for i, x in enumerate(own)], seed, **more)
+
+
+def page_of(found: Comparison, *warnings: str) -> str:
+    return page_html(found, warnings, STAMP, json_name="report.json")
 
 
 def without_families(found: EvaluatedRun) -> EvaluatedRun:

@@ -9,6 +9,7 @@ from opct.reports.compare import compare
 from tests.unit.reports.small import run, sample
 
 BY_VALUE = {"off-x-0.0": "offpolicy", "opct-x-0.0": "opct", "off-x-0.5": "offpolicy", "opct-x-0.5": "opct"}
+BOTH = {"offpolicy": "offpolicy", "opct": "opct", "both": "opct"}
 
 
 def against(method: str, methods: dict[str, str], references=None, **adapters: str) -> dict[str, str]:
@@ -21,33 +22,28 @@ def against(method: str, methods: dict[str, str], references=None, **adapters: s
 
 
 @pytest.mark.parametrize(
-    ("methods", "expected"),
+    ("methods", "adapters", "expected"),
     [
-        ({"bct": "sft", "opct": "opct"}, {"opct": "bct"}),
+        ({"bct": "sft", "opct": "opct"}, {}, {"opct": "bct"}),
         (
             {"bct-x-0.0": "sft", "opct-x-0.0": "opct", "bct-x-0.5": "sft", "opct-x-0.5": "opct"},
+            {},
             {"opct-x-0.0": "bct-x-0.0", "opct-x-0.5": "bct-x-0.5"},
         ),
-        ({"bct-x-0.0": "sft", "opct-x-0.5": "opct"}, {}),
-        ({"bct": "sft", "sft": "sft", "opct": "opct"}, {"bct": "sft", "opct": "sft"}),
-        ({"slow": "sft", "fast": "sft", "opct": "opct"}, {"fast": "slow", "opct": "slow"}),
-        ({"sft-then-opct": "opct", "opct": "opct"}, {}),
+        ({"bct-x-0.0": "sft", "opct-x-0.5": "opct"}, {}, {}),
+        ({"bct": "sft", "sft": "sft", "opct": "opct"}, {}, {"bct": "sft", "opct": "sft"}),
+        ({"slow": "sft", "fast": "sft", "opct": "opct"}, {}, {"fast": "slow", "opct": "slow"}),
+        ({"sft-then-opct": "opct", "opct": "opct"}, {}, {}),
+        # OPCT with off-policy, but for no other method, nor where one went on from another adapter
+        ({"opct": "opct", "offpolicy": "offpolicy", "dpo": "dpo"}, {}, {"opct": "offpolicy"}),
+        (BY_VALUE, {}, {"opct-x-0.0": "off-x-0.0", "opct-x-0.5": "off-x-0.5"}),
+        (BOTH, {"both": "runs/sft"}, {"opct": "offpolicy"}),
+        (BOTH, {"offpolicy": "runs/sft"}, {}),
     ],
 )
-def test_by_name_the_reference_is_the_arm_whose_method_is_sft_and_whose_values_are_the_same(methods, expected):
-    assert against("sft", methods) == expected
-
-
-def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values():
-    """What on-policy sampling buys: of no other method, nor of an arm that went on from another adapter."""
-    for methods, expected in (
-        ({"opct": "opct", "offpolicy": "offpolicy", "sft": "sft", "dpo": "dpo"}, {"opct": "offpolicy"}),
-        (BY_VALUE, {"opct-x-0.0": "off-x-0.0", "opct-x-0.5": "off-x-0.5"}),
-    ):
-        assert against("offpolicy", methods) == expected
-    methods = {"offpolicy": "offpolicy", "opct": "opct", "both": "opct"}
-    assert against("offpolicy", methods, both="runs/sft") == {"opct": "offpolicy"}
-    assert against("offpolicy", methods, offpolicy="runs/sft") == {}
+def test_by_name_the_reference_is_the_arm_of_sft_or_off_policy_whose_values_are_the_same(methods, adapters, expected):
+    method = "offpolicy" if "offpolicy" in methods.values() else "sft"
+    assert against(method, methods, **adapters) == expected
 
 
 def test_untrained_models_are_no_seeds_of_one_another():

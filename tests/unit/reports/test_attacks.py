@@ -7,9 +7,8 @@ import pytest
 from opct.evals.samples import GradedSample
 from opct.reports.attacks import attack_figures
 from opct.reports.compare import compare
-from opct.reports.page import page_html
 from opct.reports.verdict import headlines, summary
-from tests.unit.reports.small import run
+from tests.unit.reports.small import page_of, run
 
 ROUNDS = 3
 
@@ -39,10 +38,6 @@ def attacked(*breaks: int | None, label: str = "base"):
         kinds = {"behavior": scores, "bare": [0.0], "counterpart": counterpart}
         own += [episode(f"fraud/r{i}", kind, *given) for kind, given in kinds.items()]
     return compare([run(label, own)])
-
-
-def page_of(comparison) -> str:
-    return page_html(comparison, [], {"created": "now", "version": "0"}, json_name="report.json")
 
 
 def test_an_attack_alone_has_a_page_with_its_numbers_curve_and_requests_and_no_prompt():

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import hypot, sqrt
 
 import pytest
@@ -56,6 +57,15 @@ def test_only_benchmarks_that_every_run_has_are_in_the_mean():
     assert row.note == "2 benchmarks: GSM8K and MATH-500; without MMLU, missing in some runs"
     assert compare([benchmarks("base", ask), benchmarks("sft", {})]).row(MEAN).estimates[1] is None
     assert both(ask, {"gsm8k": [1, 0]}).row(MEAN) is None
+
+
+def test_the_benchmarks_of_a_base_may_lie_in_several_folders():
+    """The base: 1/2 and 1, each of one folder."""
+    ask = {"gsm8k": [1, 0], "math500": [1, 1]}
+    parts = [replace(benchmarks("base", {name: own}, None), name=name) for name, own in ask.items()]
+    row = compare([*parts, benchmarks("opct", ask, 1)]).row(MEAN)
+    assert [own.value for own in row.estimates] == [0.75, 0.75]
+    assert (row.differences[0].value, row.differences[0].n) == (0.0, 4)
 
 
 def test_seeds_are_the_same_in_all_benchmarks():

@@ -148,17 +148,18 @@ def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch
         results(folder)
 
 
-def test_the_headline_of_facts_alone_is_how_many_were_used(tmp_path: Path):
-    row = {"axis": "context_use", "suite": "context_use", "n_unscored": 0, "n": 3}
-    rise = row | {"group": "held_out", "metric": "biased_rate_rise", "value": 0.1}
-    used = row | {"group": "clean", "metric": "context_use", "value": 0.5}
-    write_json(tmp_path / "a" / "results.json", {"run": {"model": "owner/tiny"}, "rows": [rise, used]})
-    assert list_runs(tmp_path)[0].headline == used
+FACTS = {"axis": "context_use", "suite": "context_use", "n_unscored": 0, "n": 3, "value": 0.5}
+RISE = FACTS | {"group": "held_out", "metric": "biased_rate_rise"}
+USED = FACTS | {"group": "clean", "metric": "context_use"}
+ATTACK = {"axis": "attack", "suite": "attack_refine", "group": "behaviors", "n_unscored": 4, "n": 0}
+UNDECIDED = ATTACK | {"metric": "defense_success_rate", "value": None}
 
 
-def test_a_bound_is_no_headline_of_an_attack_that_decided_nothing(tmp_path: Path):
-    row = {"axis": "attack", "suite": "attack_refine", "group": "behaviors", "n_unscored": 4, "n": 0}
-    rows = [row | {"metric": "defense_success_rate", "value": None}, row | {"metric": "broken_after_1", "value": 0.0}]
+@pytest.mark.parametrize(
+    ("rows", "headline"),
+    [([RISE, USED], USED), ([UNDECIDED, ATTACK | {"metric": "broken_after_1", "value": 0.0}], None)],
+)
+def test_the_headline_is_a_row_that_matters_and_no_bound_of_one_without_a_value(tmp_path: Path, rows, headline):
     write_json(tmp_path / "a" / "results.json", {"run": {"model": "owner/tiny"}, "rows": rows})
     [entry] = list_runs(tmp_path)
-    assert (entry.state, entry.headline) == ("finished", None)
+    assert (entry.state, entry.headline) == ("finished", headline)

@@ -59,10 +59,6 @@ def test_a_folder_of_runs_stands_for_them_in_the_order_of_their_evaluation(tmp_p
         load_runs([tmp_path])
 
 
-def test_one_run_needs_no_list(folder):
-    assert [run.path for run in load_runs(str(folder))] == [run.path for run in load_runs([folder])]
-
-
 def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path):
     folders = [write_run(tmp_path / where, "opct", name="run", questions=2) for where in "abc"]
     runs = load_runs([*folders[:2], f"mine={folders[2]}"])
@@ -71,7 +67,8 @@ def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path
 
 
 def test_a_report_of_some_suites_has_those_and_what_is_graded_or_judged_of_them(folder, tmp_path):
-    """Of the settings too; `capability` stands for its benchmarks. And the warnings that it is given."""
+    """Of the settings too; `capability` stands for its benchmarks. And the warnings that it is given; one run needs no
+    list."""
     run = load_run(folder)
     names = ("sycophancy_short", "sycophancy_choice", "sycophancy_choice_parsed", "jailbreak_judged", "gsm8k")
     run = replace(
@@ -90,7 +87,7 @@ def test_a_report_of_some_suites_has_those_and_what_is_graded_or_judged_of_them(
         run, rows=({**run.rows[0], "suite": "attack_x"},), samples=(replace(run.samples[0], task="attack_x"),)
     )
     assert of_suites(attacked, ["attack_x"]).rows == attacked.rows
-    page = report([folder], tmp_path / "r.html", suites=["sycophancy_short"], warnings=["opct failed."])
+    page = report(str(folder), tmp_path / "r.html", suites=["sycophancy_short"], warnings=["opct failed."])
     made = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
     assert made["warnings"][0] == "opct failed."
     assert {row["suite"] for row in made["rows"]} == {"sycophancy_short"}

@@ -9,15 +9,13 @@ import pytest
 import yaml
 
 from opct.errors import EvaluationError
-from opct.evals.samples import GradedSample
 from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports.build import report
 from opct.reports.card import model_card_text
 from opct.reports.compare import compare
-from opct.reports.page import page_html
 from opct.reports.rollout_browser import UNPUBLISHED
 from tests.refusals import refused
-from tests.unit.reports.small import problem, run, sample
+from tests.unit.reports.small import STAMP, page_of, pair, problem, run, sample
 from tests.unit.reports.synthetic import HOSTILE
 
 VOID = {"meta", "link", "input", "br", "img", "col"}
@@ -138,27 +136,16 @@ def test_a_page_of_few_questions_does_not_say_that_all_is_well(report_of, tmp_pa
     ("said", "advice"),
     [
         ("Many replies were cut, and no rule or judge sees the rest: t: 3 of 10", ". Raise the limit of their suites."),
-        ("In training (sft, dpo, act, off-policy, opct): 7 of 8 replies were cut", ": raise the limit."),
         ("opct-seed0, opct-seed1, opct-seed2, sft-seed0: t: 3 of 10 (8%) were cut at 64", ": raise the limit."),
+        ("opct: the judge was slow", ""),
+        ("t: batch_size differs between runs (opct: 4: raise 2; sft: 8. Raise it.), so they are not comparable.", ""),
     ],
 )
 def test_the_first_warning_is_seen_and_its_advice_folded(comparison_of_three, said, advice):
-    page = page_html(comparison_of_three, [said + advice], {"created": "", "version": ""}, json_name="a")
-    assert f"1 warning limits this report: {said}</summary>\n<ul><li>{said}{advice}</li>" in page
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "opct: the judge was slow",
-        "a-rather-long-name, opct-seed1, opct-seed2, sft-seed0: sycophancy_short: 3 prompts were left out.",
-        "t: batch_size differs between runs (opct: 4: raise 2; sft: 8. Raise it.), so they are not comparable.",
-    ],
-)
-def test_a_warning_without_advice_is_seen_whole_and_not_folded(comparison_of_three, said):
-    page = page_html(comparison_of_three, [said], {"created": "", "version": ""}, json_name="a")
-    assert f"1 warning limits this report: {said}</p>" in page
-    assert page.count(said) == 1
+    page = page_of(comparison_of_three, said + advice)
+    rest = f"</summary>\n<ul><li>{said}{advice}</li>" if advice else "</p>"
+    assert f"1 warning limits this report: {said}{rest}" in page
+    assert page.count(said) == 1 + bool(advice)
 
 
 def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
@@ -198,18 +185,12 @@ def test_ones_own_pairs_have_no_example_that_stayed_wrong(report_of, tmp_path):
     """A reply that is not the one to the clean prompt need not be wrong."""
 
     def own(label, kl, *verdicts):
-        about = ("pairs", "consistency", "changed", "changed")
-        made = [
-            GradedSample(
-                f"pairs/{i}", *about, f"p{i}", "x", verdict=verdict, values={"kl_to_teacher": kl * (1 + i / 9)}
-            )
-            for i, verdict in enumerate(verdicts)
-        ]
-        return run(label, made)
+        return run(label, [pair(i, kl * (1 + i / 9), verdict) for i, verdict in enumerate(verdicts)])
 
-    runs = [own("base", 0.8, *["different"] * 9), own("opct", 0.1, "same", *["different"] * 8)]
-    page = text_of(report_of(runs, tmp_path / "report.html"))
-    assert "An example that got better" in page
+    opct = own("opct", 0.1, "same", *["different"] * 8)
+    seeds = [replace(opct, seed=i) for i in range(3)]
+    page = text_of(report_of([own("base", 0.8, *["different"] * 9), *seeds], tmp_path / "report.html"))
+    assert "An example that got better. Of pooled runs, the first is shown." in page
     assert "An example that stayed wrong" not in page
 
 
@@ -232,14 +213,14 @@ def test_where_no_example_may_be_shown_there_is_nothing_to_filter():
     for kept_back, hidden in ((True, True), (False, False)):
         own = [replace(sample("q"), grading={"is_evaluation_only": kept_back})]
         found = compare([run("base", own), run("opct", own, 1)])
-        page = page_html(found, [], {"created": "now", "version": "0"}, json_name="a")
+        page = page_of(found)
         assert ('<div hidden>\n<div class="live">' in page) is hidden
         assert ("All 1 prompts" in page) is not hidden
 
 
 def test_the_card_of_a_model_that_no_run_trained_has_no_weights():
     found = compare([run("base", [sample("q")])])
-    card = model_card_text(found, [], {"created": "now", "version": "0"})
+    card = model_card_text(found, [], STAMP)
     assert "library_name" not in card
     assert "## Use" not in card
 

@@ -203,6 +203,24 @@ def test_replies_that_other_versions_of_the_rules_graded_are_not_compared_until_
     assert "no difference between them is given: run `opct eval RUN --regrade` on each." in find_warnings(found)[-1]
 
 
+def test_in_benign_other_rules_leave_only_refusals_without_a_difference(seeds):
+    def graded(own, version):
+        rows = tuple(
+            row | {"metric": "over_refusal_rate", "settings": {"grader_version": version}}
+            for row in own.rows
+            if row["metric"] == "accuracy_identity"
+        )
+        return replace(own, rows=(*own.rows, *rows))
+
+    found = compare([graded(own, version) for own, version in zip(seeds[:3], (4, 5, 5), strict=True)])
+    row = found.row("over_refusal_rate", "benign")
+    assert found.reason(row, "opct", "base") == "measured with different grader_version"
+    assert found.difference(found.row("accuracy_identity", "benign"), "opct", "base") is not None
+    [text] = [text for text in find_warnings(found) if "grader_version" in text]
+    assert text.startswith("over_refusal_rate of benign: ")
+    assert text.endswith("run `opct eval RUN --regrade` on each.")
+
+
 def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
     """Prompts of 2 and 1 instructions. Base follows 1 and 0 of them, OPCT 2 and 0: +1/3 of the instructions, n = 3."""
 
@@ -216,33 +234,21 @@ def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
 
 
 @pytest.mark.parametrize(
-    ("task", "version", "axis", "value", "metric", "note"),
+    ("task", "version", "value", "metric", "labels", "span"),
     [
         # the rules miss 9 of 11 warnings, and take 3 of 219 other replies for one
-        (
-            "safety_awareness",
-            5,
-            "safety_awareness",
-            "is_warned",
-            "warning_rate",
-            "(11 warnings and 219 other replies), the true rate is: Base 8.8 to 55.0%",
-        ),
+        ("safety_awareness", 5, "is_warned", "warning_rate", "11 warnings and 219 other", "8.8 to 55.0%"),
         # 39% of harmless replies are taken for harmful ones, so 1 in 10 may be none
-        (
-            "jailbreak",
-            5,
-            "jailbreak",
-            "is_success",
-            "attack_success_rate",
-            "(110 harmful replies and 90 other replies), the true rate is: Base 0.0 to 10.1%",
-        ),
-        ("jailbreak", 4, "jailbreak", "is_success", "attack_success_rate", None),  # these rules were not measured
-        ("sycophancy_short", 10, "sycophancy", "is_suggested", RATE, None),  # kappa above 0.6 all along
+        ("jailbreak", 5, "is_success", "attack_success_rate", "110 harmful replies and 90 other", "0.0 to 10.1%"),
+        ("jailbreak", 4, "is_success", "attack_success_rate", None, None),  # these rules were not measured
+        ("sycophancy_short", 10, "is_suggested", RATE, None, None),  # kappa above 0.6 all along
     ],
 )
-def test_a_rate_of_weak_rules_says_what_their_errors_leave_open(task, version, axis, value, metric, note):
-    made = [replace(sample(f"q{i}"), task=task, axis=axis, values={value: float(i == 0)}) for i in range(10)]
+def test_a_rate_of_weak_rules_says_what_their_errors_leave_open(task, version, value, metric, labels, span):
+    about = {"task": task, "axis": task.removesuffix("_short")}
+    made = [replace(sample(f"q{i}"), values={value: float(i == 0)}, **about) for i in range(10)]
     settings = {"grader": "rules", "grader_version": version}
     row = compare([run("base", made, settings=settings)]).row(metric, "held_out")
     assert row.estimates[0].value == 0.1
-    assert row.note == (note and f"if the rules err as on the labels {note}")
+    said = f"if the rules err as on the labels ({labels} replies), the true rate is: Base {span}"
+    assert row.note == (said if labels else None)

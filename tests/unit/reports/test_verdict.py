@@ -5,20 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from opct.evals.samples import USER_IS_RIGHT, GradedSample
+from opct.evals.samples import USER_IS_RIGHT
 from opct.reports.build import report_json
 from opct.reports.card import model_card_text
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
-from opct.reports.page import page_html
 from opct.reports.verdict import costs, evidence, headlines, leaderboard, limits, summary
-from tests.unit.reports.small import run, sample, without_families
+from tests.unit.reports.small import STAMP, page_of, pair, run, sample, without_families
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"
 JUDGE = {"name": "fact_warning", "model": "mockllm/model", "threshold": 0.5, "hash": "abc"}
 WEAK = {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 200}
-STAMP = {"created": "now", "version": "0"}
 
 
 def test_every_axis_has_a_sentence_with_its_numbers(comparison):
@@ -32,8 +30,7 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
 
 
 def test_a_single_reply_has_no_interval():
-    kl = replace(sample("q0"), task="consistency", axis="consistency", values={"kl_to_teacher": 0.5})
-    assert " 0.500 nats (no interval, n = 1;" in evidence(compare([run("opct", [kl])]))["consistency"]
+    assert " 0.500 nats (no interval, n = 1;" in evidence(compare([run("opct", [pair(0, 0.5)])]))["consistency"]
 
 
 def test_what_a_person_reads_first_has_no_word_of_the_trade(three):
@@ -52,50 +49,38 @@ def test_what_a_person_reads_first_has_no_word_of_the_trade(three):
         100, abs=0.2
     )
     assert [bool(tile.shares) for tile in headlines(found)] == [True, False, False, False]
-    page = page_html(found, [], STAMP, json_name="report.json")
+    page = page_of(found)
     for words in ("Base</strong>: the model before training", "Replies that give the suggested wrong answer"):
         assert words in page.partition("</header>")[0]
     assert "Unscored: no rule or judge could classify the reply" in page
 
 
 def test_each_axis_has_a_plain_sentence_that_says_where_it_may_be_chance(comparison):
-    said = summary(comparison)
-    assert "held-out" not in " ".join([*said, *(tile.title for tile in headlines(comparison))])
-    for words in (
-        r"OPCT gives in .* of 100 answers, the base in \d+, on kinds of pressure",
-        r"OPCT answers \d+ of 100 harmful requests, the base \d+, in disguises it never saw",
-        r"OPCT warns of a hidden danger in \d+ of 100 replies, the base in \d+, in kinds of messages",
-    ):
-        [sentence] = [text for text in said if re.match(words, text)]
-        assert sentence.endswith("; two training seeds do not decide whether this is chance.")
+    said = " ".join(summary(comparison))
+    assert "held-out" not in " ".join([said, *(tile.title for tile in headlines(comparison))])
+    for where in ("on kinds of pressure", "in disguises", "in kinds of messages"):
+        assert f"{where} it never saw; two training seeds do not decide whether this is chance." in said
 
 
 def test_pairs_of_ones_own_have_a_plain_sentence():
     def own(label, kl):
-        about = ("pairs", "consistency", "changed", "changed")
-        made = [
-            GradedSample(f"pairs/{i}", *about, f"p{i}", "x", values={"kl_to_teacher": kl * (1 + i / 100)})
-            for i in range(9)
-        ]
-        return run(label, made)
+        return run(label, [pair(i, kl * (1 + i / 100)) for i in range(9)])
 
     first, beside, *_ = summary(compare([own("base", 0.8), own("sft", 0.4), own("opct", 0.1)]))
     far = "0.104 (KL: 0 is the same, 1 very different) from what the base says when asked plainly"
     assert (first, beside) == (f"OPCT is {far}, the base 0.832.", "That is better than SFT (0.416).")
+    prompted = replace(own("judge", 0.1), settings={"system_prompt": "Judge for yourself."})
+    assert "asked plainly after the same system prompt, the base" in summary(compare([own("base", 0.8), prompted]))[0]
 
 
 def test_a_run_alone_says_how_often_it_gives_in(three):
-    left_out = "on kinds of prompts that the built-in training pairs leave out"
     found = compare(three[:1])
     assert not any(tile.is_side_effect for tile in headlines(found))
+    gives_in, right = summary(found)
     level = f"{100 * found.deciding_row('sycophancy').estimates[0].value:.0f}"
-    right, other = (
-        f"{100 * found.row(name, 'held_out').estimates[0].value:.0f}" for name in ("accuracy_biased", "other_rate")
-    )
-    assert summary(found) == [
-        f"The base gives in to a wrong suggestion in {level} of 100 answers, {left_out}.",
-        f"The base gives the right answer in {right} of 100; in {other} it gives neither.",
-    ]
+    where = "on kinds of prompts that the built-in training pairs leave out"
+    assert gives_in == f"The base gives in to a wrong suggestion in {level} of 100 answers, {where}."
+    assert re.fullmatch(r"The base gives the right answer in \d+ of 100; in \d+ it gives neither\.", right)
 
 
 def test_the_first_screen_says_what_so_few_questions_and_one_seed_cannot_show():
@@ -165,8 +150,7 @@ def test_a_side_effect_that_a_baseline_does_not_have_stands_in_the_card_too():
 )
 def test_a_suite_that_the_base_lacks_is_no_side_effect(reading, said):
     own = [sample(f"q{i}", split) for i in range(9) for split in ("held_out", "clean")]
-    pairs = [GradedSample("pairs/1", "pairs", "consistency", "c", "c", "p", "x", values={"kl_to_teacher": 0.1})]
-    found = compare([run("base", own), run("opct", [*own, *pairs], 1)])
+    found = compare([run("base", own), run("opct", [*own, pair(1, 0.1)], 1)])
     [cost] = costs(found)
     read = replace(cost, differences=tuple(replace(one, reading=reading) for one in cost.differences))
     rows = tuple(read if row is cost else row for row in found.rows)
@@ -175,10 +159,9 @@ def test_a_suite_that_the_base_lacks_is_no_side_effect(reading, said):
 
 @pytest.mark.parametrize("families", [None, ["majority"], ["plain", "custom"]])
 def test_families_that_may_have_been_trained_on_are_not_called_unseen(three, families):
-    runs = [*three[:2], replace(three[2], manifest={} if families is None else {"trained_families": families})]
-    found = compare(runs)
-    name = found.name_of(found.deciding_row("sycophancy"))
-    assert name == "Sycophancy rate on held-out families"
+    opct = replace(three[2], manifest={} if families is None else {"trained_families": families})
+    found = compare([*three[:2], opct])
+    assert found.name_of(found.deciding_row("sycophancy")) == "Sycophancy rate on held-out families"
 
 
 def test_the_base_with_a_system_prompt_is_known_to_be_untrained():
@@ -300,6 +283,6 @@ def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):
     assert {name: judge[name] for name in JUDGE} == JUDGE
     assert (judge["kappa"], judge["kappa_ci_low"], judge["n_labels"]) == (0.41, 0.3, 200)
     assert not any(r["judges"] for r in rows if r["suite"] != JUDGED)
-    for text in (headlines(found)[0].note, row["judged_by"], page_html(found, [], STAMP, json_name="report.json")):
+    for text in (headlines(found)[0].note, row["judged_by"], page_of(found)):
         assert "0.41 (0.30 to 0.50, 200" in text
     assert "not calibrated" in evidence(compare([silent(judged(safety[0], None))]))[SAFETY]

@@ -58,7 +58,8 @@ def test_a_system_prompt_that_makes_an_arm_is_no_setting_that_differs():
         replace(run(label, weights=weights), settings={"system_prompt": text, "n_questions": 9}, method=None)
         for label, text, weights in (("base", None, "b"), ("prompt", "Think.", "b"), ("opct", "Think.", "t"))
     )
-    assert not [text for text in find_warnings(compare([plain, prompted])) if "settings" in text]
+    twice = [replace(prompted, seed=None, name=name) for name in ("a", "b")]  # no seeds
+    assert not [text for text in find_warnings(compare([plain, *twice])) if "settings" in text or "seeds" in text]
     assert [text for text in find_warnings(compare([plain, trained])) if "system_prompt" in text]
 
 

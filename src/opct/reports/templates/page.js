@@ -28,6 +28,7 @@
   const drawing = (name, attributes, ...children) => filled(document.createElementNS(SVG, name), attributes, children);
 
   const words = (name) => name.replaceAll("_", " ");
+  const joined = (facts) => facts.filter((fact) => fact).join(" \u00b7 ");
   const kind = (verdict) => verdict.split(":")[0];
   const isGood = (verdict) => SIGNS[verdict] === "\u2713";
 
@@ -90,21 +91,20 @@
     const body = reply.tokens ? paintedTokens(reply, arm.name)
       : [element("p", { class: "text" }, reply.text === "" ? "(empty reply)" : reply.text)];
     const facts = [reply.n === undefined ? null : reply.n + (reply.n === 1 ? " token" : " tokens"),
-      reply.stop === "length" ? "truncated" : null, reply.cut ? reply.cut + " characters not shown" : null].filter((fact) => fact !== null);
+      reply.stop === "length" ? "truncated" : null, reply.cut ? reply.cut + " characters not shown" : null];
     return element("section", { class: "reply arm-" + arm.style },
       element("h4", {}, element("span", { class: "swatch", "aria-hidden": "true" }), arm.name, " ", badge(reply.verdict)),
-      body[0], element("p", { class: "small" }, facts.join(" \u00b7 ")), ...body.slice(1),
+      body[0], element("p", { class: "small" }, joined(facts)), ...body.slice(1),
       reply.prompt ? element("details", {}, element("summary", {}, "Its own prompt (it answered an earlier turn itself)"), bubbles(reply.prompt)) : null);
   }
 
   function rolloutCard(item) {
-    const facts = [item.answer === null ? null : "correct: " + item.answer, item.suggested === null ? null : "suggested: " + item.suggested]
-      .filter((fact) => fact !== null).join(" \u00b7 ");
+    const facts = [words(item.family), item.answer === null ? null : "correct: " + item.answer,
+      item.suggested === null ? null : "suggested: " + item.suggested, item.id];
     const heading = "rollout-" + data.items.indexOf(item);
     return element("article", { class: "rollout card", "aria-labelledby": heading },
       element("h3", { id: heading }, item.title, " ", element("a", { class: "small", href: EXAMPLE + encodeURIComponent(item.id) }, "link")),
-      element("p", { class: "small" }, element("span", { class: "badge" }, data.splits[item.split]), " ",
-        [words(item.family), facts, item.id].filter((fact) => fact).join(" \u00b7 ")),
+      element("p", { class: "small" }, element("span", { class: "badge" }, data.splits[item.split]), " ", joined(facts)),
       bubbles(item.prompt),
       item.teacher === null ? null
         : element("details", { class: "teacher" }, element("summary", {}, "Teacher prompt (clean)"), bubbles(item.teacher)),
@@ -213,8 +213,7 @@
     const first = shown;
     shown += MORE;
     render();
-    const heading = list.children[first];
-    focusOn(heading);
+    focusOn(list.children[first]);
   });
   const fold = () => { document.getElementById("filter").open = !phone.matches; };
   phone.addEventListener("change", fold);
@@ -337,14 +336,6 @@
       body.append(...rows.sort((a, b) => order(a.cells[column], b.cells[column])));
     }
   }
-  for (const table of document.querySelectorAll(".box > table")) {
-    for (const head of table.tHead.rows[0].cells) {
-      const button = element("button", { type: "button", class: "sort" }, ...head.childNodes);
-      button.addEventListener("click", () => sortBy(table, head));
-      head.append(button);
-    }
-  }
-
   const cells = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " ")));
   // a spreadsheet computes what begins so; our own cells are numbers, with an interval
   const plain = (cell) => /^[=@+-]/.test(cell) && !/^[+-][\d.,]+%?( \[.*\])?$/.test(cell) ? "'" + cell : cell;
@@ -358,6 +349,11 @@
   }
   for (const table of document.querySelectorAll(".box > table")) {
     const region = table.parentElement, title = region.getAttribute("aria-label"), name = fileName(title);
+    for (const head of table.tHead.rows[0].cells) {
+      const button = element("button", { type: "button", class: "sort" }, ...head.childNodes);
+      button.addEventListener("click", () => sortBy(table, head));
+      head.append(button);
+    }
     region.after(buttons(title, ["CSV", () => save(name + ".csv", csv(cells(table)), "text/csv")],
       ["LaTeX", () => save(name + ".tex", latex(cells(table)), "application/x-tex")]));
   }
