@@ -85,6 +85,7 @@ class FakePolicy:
     renderer: FakeRenderer = field(default_factory=FakeRenderer)
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
     backbone: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(stop_ids={1}))
+    warnings: list[str] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     settings: list[dict] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
