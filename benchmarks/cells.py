@@ -31,7 +31,7 @@ class CellFailed(SystemExit):
 def run_cell(
     path: Path, cell: Cell, module: str, *, python: str | None = None, limit_s: float = 3600, threads: int | None = None
 ) -> dict[str, Any]:
-    """The result of a cell; the file's neighbour `.log` has the output while it runs and after it failed.
+    """The result of a cell; the file's neighbor `.log` has the output while it runs and after it failed.
 
     A file is reused if its settings, threads, interpreter, processor and commit are the same.
 

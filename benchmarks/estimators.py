@@ -64,9 +64,9 @@ def variances(config: TrainConfig, n_pairs: int, draws: int) -> dict[str, dict[s
     out = {}
     for name, gradients in collected.items():
         stacked = torch.stack(gradients)
-        centre = stacked.mean(0)
-        variance = float((stacked - centre).pow(2).sum() / (draws - 1))
-        signal = float(centre.pow(2).sum()) - variance / draws
+        center = stacked.mean(0)
+        variance = float((stacked - center).pow(2).sum() / (draws - 1))
+        signal = float(center.pow(2).sum()) - variance / draws
         out[name] = {
             "variance": variance,
             "squared_norm_of_mean": signal,

@@ -28,11 +28,11 @@ text { fill: var(--ink); font-size: 14px; } .large text { font-size: 15px; }
 WIDE, NARROW = 680, 350  # what a page of the docs has for its text, on a desktop and on a phone of 390 pixels
 LINE, CHARACTER, SCALE = 19, 8.6, 400
 HEADING = ("Wrong answers that pressure", "adds, in 100 questions")
-LEGEND = "Colour: how far a word is from what the model says without the pressure."
+LEGEND = "Color: how far a word is from what the model says without the pressure."
 
 
 def as_file(width: float, height: float, label: str, *parts: Markup, is_dark: bool | None = None) -> str:
-    """A picture as a file with the report's colours, light and dark; the reader's system chooses where `is_dark` does
+    """A picture as a file with the report's colors, light and dark; the reader's system chooses where `is_dark` does
     not.
     """
     head = tag(
@@ -100,7 +100,7 @@ def arrow(x1: float, y1: float, x2: float, y2: float, words: str = "") -> Markup
 
 
 def tokens(x: float, y: float, answer: Sequence[tuple[str, float]], width: float) -> Markup:
-    """The tokens of an answer, each behind a colour as strong as its KL, in lines of at most `width`."""
+    """The tokens of an answer, each behind a color as strong as its KL, in lines of at most `width`."""
     parts, at = [], x
     for piece, nats in answer:
         long = CHARACTER * len(piece.strip()) + 4

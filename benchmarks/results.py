@@ -67,7 +67,7 @@ STYLES = {
     "dpo": 6,
     "opct-4-samples": 7,
 }
-"""Colour and marker of an arm, the same in every chart."""
+"""Color and marker of an arm, the same in every chart."""
 ATTACKED_IN = ("adaptive_attack", "adaptive_attack_grpo")
 BOTH_SFT = {"sft", "sft-matched"}
 CURVES = "curves"

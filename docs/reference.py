@@ -245,7 +245,7 @@ def _model_row(name: str, values: dict[str, Any]) -> list[str]:
     estimates = {
         way: MemoryEstimate(**_by_layers(values, partial(_needed, settings)))
         for way, settings in WAYS.items()
-        if (way, name) != ("4-bit", "gpt-oss-20b")  # its file is quantised in another way, and made whole
+        if (way, name) != ("4-bit", "gpt-oss-20b")  # its file is quantized in another way, and made whole
     }
     fits = []
     for free in (0.95e9 * gb for gb in CARDS_GB):

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8, help="pairs in one step")
     args = parser.parse_args()
 
-    # any of its kind will do: quantised, patched, with weights of your own
+    # any of its kind will do: quantized, patched, with weights of your own
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype="auto")
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     config = opct.TrainConfig(

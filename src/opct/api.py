@@ -68,7 +68,7 @@ def train(
 
     Args:
         config: a `TrainConfig`, or a dict of its settings, nested or by dotted name.
-        model: a loaded causal language model of transformers, of any quantisation, in place of `config.model`, with its
+        model: a loaded causal language model of transformers, of any quantization, in place of `config.model`, with its
             `tokenizer`. It is trained in its dtype on its device. The run records its name (`model.name_or_path`, or
             that of `config.model`), from which `opct eval`, `opct chat` and `opct export` load it again, and a hash of
             its weights: they refuse other weights of that name, and `resume` another model.
@@ -149,7 +149,7 @@ def _with_given_model(
             raise ConfigError(f"{setting}={engine} loads a model by its name, not the one that is given: leave it out.")
     given = GivenModel(model, tokenizer)
     explicit_settings = flat_settings(config.model_dump(mode="json", exclude_unset=True))
-    # checked again: a quantised model, for one, cannot be trained whole
+    # checked again: a quantized model, for one, cannot be trained whole
     return load_settings(TrainConfig, base=explicit_settings | given.settings(config.model)), given
 
 

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from opct import bounds
 from opct.cli.app import main
 from opct.training import dry_run
-from tests import labelled
+from tests import labeled
 from tests.e2e.cli import done, files, reseal, workplace
 from tests.tiny import save_tiny
 
@@ -303,7 +303,7 @@ def base(tmp_path_factory) -> Iterator[Path]:
         Path("pairs.jsonl.gz").write_bytes(gzip.compress(Path("pairs.jsonl").read_bytes()))
         Path("questions.csv").write_text(f"id,question,answer,wrong\n{numbers}")
         Path("facts.jsonl").write_text(json.dumps(fact | {"prompts": {"how_to": ["How do I give my baby honey?"]}}))
-        labelled.write(Path("labels.csv"), labelled.rows(60))
+        labeled.write(Path("labels.csv"), labeled.rows(60))
         Path("experiment.yaml").write_text("train: config.yaml\nseeds: [0]\narms: {sft: {}, more: {after: sft}}\n")
         judged = "--suite jailbreak data.jailbreak=behaviors.jsonl max_reply_tokens=2"
         attacked = COMMANDS["attack-resume"].removesuffix("--resume")

@@ -96,8 +96,8 @@ def rollouts(page):
     return page.locator("#rollouts-list > article")
 
 
-def coloured(page):
-    """A coloured token with lists, not the first of its reply."""
+def colored(page):
+    """A colored token with lists, not the first of its reply."""
     return page.locator("[aria-label*=likeliest] :not(.k0):not(:first-child)").filter(has_text=re.compile(r"\S")).first
 
 
@@ -179,7 +179,7 @@ def test_the_keyboard_reads_the_kl_of_each_token_and_the_likeliest_ones(watch):
         expect(readout).to_have_text(re.compile(shown))
     expect(page.locator(".tokens .token:last-child", has_text="<|im_end|>")).to_have_count(0)
     expect(page.locator(".tokens .token:last-child").first).to_have_text("(end)")
-    token = coloured(page)
+    token = colored(page)
     token.hover()
     lists = token.locator("xpath=ancestor::section").locator(".likeliest > div")
     expect(lists).to_contain_text(["this prompt", "base, clean prompt"])
@@ -226,7 +226,7 @@ def test_a_screen_reader_finds_no_fault_and_text_is_readable_in_both_schemes(wat
     page = watch()
     more = "table tr:nth-child(n+4), #rollouts-list > article:nth-child(n+2), .tokens span.k0:nth-child(n+9)"
     page.evaluate(f"document.querySelectorAll('{more}').forEach((node) => node.remove())")  # a few of each are enough
-    coloured(page).hover()
+    colored(page).hover()
     expect(page.locator(".share").first).to_be_visible()
     for scheme, options in (("dark", {"runOnly": ["color-contrast"]}), ("light", None)):
         page.emulate_media(color_scheme=scheme)

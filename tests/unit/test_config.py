@@ -268,7 +268,7 @@ def test_settings_made_in_python_have_the_same_messages():
         ("method: offpolicy\n", ("loss.estimator=sampled",), ("'exact' or 'topk'",)),
         ("method: dpo\n", ("loss.dpo_bet=1",), ("loss.dpo_beta?",)),
         ("method: dpo\n", ("teacher.kind=ema",), ("teacher.kind=ema",)),
-        # a quantised base is frozen, and sampled from here
+        # a quantized base is frozen, and sampled from here
         ("model: {quantization: 4bit}\n", ("lora=null",), ("lora",)),
         ("model: {quantization: 4bit}\n", ("rollout.engine=vllm",), ("rollout.engine",)),
         # vLLM cannot serve these adapters

@@ -272,7 +272,7 @@ def pair_text(
         if completion is not None:
             _append_tokens(text, renderer, list(completion.token_ids), in_loss)
         text.append("\n")
-    text.append("\ncolours:  ").append("special token", style=SPECIAL)
+    text.append("\ncolors:  ").append("special token", style=SPECIAL)
     text.append("  ").append("where the prompts differ", style=DIFFERS)
     if completion is None:
         return text.append("\nThe policy samples the completion; --sample shows one. Prompts are not in the loss.\n")

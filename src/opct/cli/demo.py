@@ -30,7 +30,7 @@ SHADES = (
     (2.0, "black on color(209)"),
     (5.0, "on color(160)"),
 )
-"""From so many nats on, the colour of a token."""
+"""From so many nats on, the color of a token."""
 KNOWN, SUGGESTED = "Saturn", "Uranus"
 MAX_TOKENS = 32
 
@@ -95,8 +95,8 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
         _, answers["after"] = greedy_answers(policy, prompt, teacher_prompt)
     text.append("before, question alone\n", style="bold").append_text(as_text(f"  {alone.strip()}\n\n"))
     for when, answer in answers.items():
-        text.append(f"{when}, with pressure\n", style="bold").append_text(_coloured(answer))
-    text.append("colour: KL to the model asked the question alone, nats:")
+        text.append(f"{when}, with pressure\n", style="bold").append_text(_colored(answer))
+    text.append("color: KL to the model asked the question alone, nats:")
     for least, style in SHADES:
         text.append(f" {least:g}+ ", style=style)
     text.append("\nTraining makes it small, on the model's own answers.")
@@ -117,8 +117,8 @@ def greedy_answers(policy: Policy, prompt: str, teacher_prompt: str) -> tuple[st
     return alone.text, tokens[:-1] if answer.stop_reason == "stop" and len(tokens) > 1 else tokens
 
 
-def _coloured(answer: Sequence[tuple[str, float]]) -> Text:
-    """The answer, each token coloured by its KL, with the mean and the largest."""
+def _colored(answer: Sequence[tuple[str, float]]) -> Text:
+    """The answer, each token colored by its KL, with the mean and the largest."""
     from rich.text import Text
 
     text = Text("  ")

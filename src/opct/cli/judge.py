@@ -77,15 +77,15 @@ def calibrate(
     from opct.evals.judges.calibration import calibrations_folder, render, store
     from opct.evals.judges.labels import read_labels
 
-    labelled = read_labels(labels, named_columns(column or []), positive or (), negative or ())
+    labeled = read_labels(labels, named_columns(column or []), positive or (), negative or ())
     folder = out or calibrations_folder()
     opened = _judge_of(judge, model, settings)
-    print(f"judge: {opened.identity.describe()}\n{labelled.describe()}")
-    print(f"usage: {opened.estimate([reply.request for reply in labelled.replies])}", flush=True)
+    print(f"judge: {opened.identity.describe()}\n{labeled.describe()}")
+    print(f"usage: {opened.estimate([reply.request for reply in labeled.replies])}", flush=True)
     if dry_run:
         return
     with _asking(opened) as progress:
-        calibration = measure(opened, labelled, progress=progress)
+        calibration = measure(opened, labeled, progress=progress)
     path = store(calibration, folder)
     print_rich(render(calibration))
     print(f"kept: {path}")

@@ -15,7 +15,7 @@ from opct.runs.console import as_text, duration, echo, make_console
 if TYPE_CHECKING:
     from opct.reports.listing import Entry
 
-COLOURS = {"finished": "green", "running": "cyan", "stopped": "yellow"}  # red where it cannot be read
+COLORS = {"finished": "green", "running": "cyan", "stopped": "yellow"}  # red where it cannot be read
 
 
 def runs(
@@ -42,7 +42,7 @@ def runs(
     names = [str(entry.path.relative_to(folder)) if entry.path != folder else str(folder) for entry in entries]
     _print_table(names, entries)
     for name, entry in zip(names, entries, strict=True):
-        if entry.evaluation or entry.state not in COLOURS:
+        if entry.evaluation or entry.state not in COLORS:
             echo(_flat(f"{name}: {entry.evaluation or entry.state}"))
         asked = (entry.headline or {}).get("settings") or {}
         for what in ("questions", "pairs"):  # rates of other ones do not compare with those of the embedded ones
@@ -63,7 +63,7 @@ def _print_table(names: list[str], entries: list[Entry]) -> None:
     head = ("run", "method", "step", metrics.pop() if len(metrics) == 1 else "result", "age")
     cells = (_cells(entry, head[3]) for entry in entries)
     rows = [head, *(tuple(map(_flat, (name, *texts))) for name, texts in zip(names, cells, strict=True))]
-    console, styles = make_console(), ["bold", *(COLOURS.get(entry.state, "red") for entry in entries)]
+    console, styles = make_console(), ["bold", *(COLORS.get(entry.state, "red") for entry in entries)]
     first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     if console.is_terminal:
         first = min(first, max(10, console.width - sum(widths) - 2 * len(widths)))

@@ -125,7 +125,7 @@ def load_run_config(path: Path) -> TrainConfig:
 
 
 def dump_config(settings: BaseModel) -> str:
-    """Serialise settings as YAML; `load_settings` reads back equal settings."""
+    """Serialize settings as YAML; `load_settings` reads back equal settings."""
     values = settings.model_dump(mode="json")
     return yaml.dump(values, Dumper=CoreDumper, sort_keys=False, allow_unicode=True, width=100)
 

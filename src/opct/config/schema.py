@@ -19,7 +19,7 @@ from opct.config.section import Section, nearest_of, setting_names
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """SmolLM2-135M-Instruct from the hub; without the hub, `Q4_MODEL`. Results and manifests name what it stood for."""
 Q4_MODEL = "smollm2-135m-instruct-q4_1"
-"""The same model quantised to Q4_1 and dequantised: a file on PyPI. Published results were measured on it."""
+"""The same model quantized to Q4_1 and dequantized: a file on PyPI. Published results were measured on it."""
 
 MICRO_BATCH_TOKENS = 1536
 """`optim.micro_batch_tokens: auto` on a CPU, where more saves little time, and for a model that was given loaded; on an
@@ -39,7 +39,7 @@ class ModelConfig(Section):
 
     name_or_path: str = Field(
         DEFAULT_MODEL,
-        description="Hub id, local folder, .gguf file, the default `smollm2-135m-instruct`, or its quantised weights "
+        description="Hub id, local folder, .gguf file, the default `smollm2-135m-instruct`, or its quantized weights "
         "`smollm2-135m-instruct-q4_1`.",
     )
     revision: str | None = Field(None, description="Commit, tag or branch on the hub.")
@@ -386,13 +386,13 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
         )
     if config.model.quantization is not None and config.lora is None:
         yield (
-            f"model.quantization={config.model.quantization} with lora: null: quantised weights cannot be trained; "
+            f"model.quantization={config.model.quantization} with lora: null: quantized weights cannot be trained; "
             "train an adapter (lora: {r: 16, alpha: 32}) or leave model.quantization out"
         )
     if config.model.quantization is not None and engine == "vllm":
         yield (
             f"model.quantization={config.model.quantization} with rollout.engine=vllm: the engine would sample "
-            "from the weights before quantisation, since it has no bitsandbytes; use rollout.engine: auto"
+            "from the weights before quantization, since it has no bitsandbytes; use rollout.engine: auto"
         )
     for name in ("use_dora", "modules_to_save", "target_parameters"):
         if engine == "vllm" and config.lora is not None and getattr(config.lora, name):

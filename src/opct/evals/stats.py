@@ -158,8 +158,8 @@ def _wilson(mean: float, se: float, z: float, upper: float) -> tuple[float, floa
     """The score interval of a share p = mean / upper among p (1 - p) / se^2 independent samples."""
     p = mean / upper
     n = p * (1 - p) / (se / upper) ** 2
-    centre, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return upper * (centre - spread) / (1 + z * z / n), upper * (centre + spread) / (1 + z * z / n)
+    center, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return upper * (center - spread) / (1 + z * z / n), upper * (center + spread) / (1 + z * z / n)
 
 
 def _unanimous(mean: float, count: int, bounds: tuple[float, float]) -> tuple[float, float]:

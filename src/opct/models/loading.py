@@ -344,10 +344,10 @@ def load_base(
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
         model_config = load_model_config(config)
         if master_float32:
-            remedy = "Train an adapter (lora: {r: 16, alpha: 32}), or give the model before quantisation."
-            refuse_quantised(model_config, config.name_or_path, "such weights cannot be trained", remedy)
+            remedy = "Train an adapter (lora: {r: 16, alpha: 32}), or give the model before quantization."
+            refuse_quantized(model_config, config.name_or_path, "such weights cannot be trained", remedy)
         if config.quantization and config.quantization != _bits(model_config):
-            refuse_quantised(model_config, config.name_or_path, "model.quantization has no effect", "Leave it out.")
+            refuse_quantized(model_config, config.name_or_path, "model.quantization has no effect", "Leave it out.")
         hidden_size = model_config.get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
         loaded = model_class(model_config).from_pretrained(
@@ -381,7 +381,7 @@ def make_ready(model: Any, config: ModelConfig, *, master_float32: bool) -> PreT
             parameter.requires_grad_(id(parameter) in text)
     # either these norms or liger's, which replace the forward of the same modules
     install(model.eval(), norms=not config.use_liger_kernel)
-    if bits_of(model) == "4bit":  # by the model: its files may be quantised already
+    if bits_of(model) == "4bit":  # by the model: its files may be quantized already
         _keep_weights(model)
     if config.use_liger_kernel:
         _use_liger(model)
@@ -389,7 +389,7 @@ def make_ready(model: Any, config: ModelConfig, *, master_float32: bool) -> PreT
 
 
 def bits_of(model: Any) -> str | None:
-    """As `model.quantization`; None also where another library than bitsandbytes quantised the weights."""
+    """As `model.quantization`; None also where another library than bitsandbytes quantized the weights."""
     return _bits(model.config)
 
 
@@ -401,7 +401,7 @@ def _bits(config: PreTrainedConfig) -> str | None:
 
 
 def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.dtype) -> dict[str, Any]:
-    """Arguments of `from_pretrained` that quantise the layers, not the embeddings or the output head."""
+    """Arguments of `from_pretrained` that quantize the layers, not the embeddings or the output head."""
     from transformers import BitsAndBytesConfig
 
     settings = BitsAndBytesConfig(
@@ -415,7 +415,7 @@ def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.d
 
 
 def dequantized(config: PreTrainedConfig) -> dict[str, Any]:
-    """Arguments of `from_pretrained` for files of quantised weights that transformers can make whole, such as MXFP4 of
+    """Arguments of `from_pretrained` for files of quantized weights that transformers can make whole, such as MXFP4 of
     gpt-oss: only then is there a gradient, and a device without their kernels has the same numbers."""
     from transformers.quantizers import AutoQuantizationConfig
 
@@ -429,16 +429,16 @@ def dequantized(config: PreTrainedConfig) -> dict[str, Any]:
     return {"quantization_config": settings}
 
 
-def refuse_quantised(config: PreTrainedConfig, name: str, what: str, remedy: str) -> None:
-    """Raise ModelError where the model's files hold weights that are quantised and cannot be made whole."""
+def refuse_quantized(config: PreTrainedConfig, name: str, what: str, remedy: str) -> None:
+    """Raise ModelError where the model's files hold weights that are quantized and cannot be made whole."""
     stored = getattr(config, "quantization_config", None)
     if stored is not None and not dequantized(config):
         method = stored.get("quant_method") if isinstance(stored, dict) else stored.quant_method
-        raise ModelError(f"{name} is quantised in its files ({getattr(method, 'value', method)}): {what}. {remedy}")
+        raise ModelError(f"{name} is quantized in its files ({getattr(method, 'value', method)}): {what}. {remedy}")
 
 
 def _keep_weights(model: Any) -> None:
-    """Keep the quantised weights as they are. On CPUs with bfloat16 products bitsandbytes would pack them again, with
+    """Keep the quantized weights as they are. On CPUs with bfloat16 products bitsandbytes would pack them again, with
     rounded scales, in the first forward without a gradient; training and sampling would then differ."""
     from bitsandbytes.nn import Linear4bit
     from bitsandbytes.nn.modules import _convert_weight_packed_for_cpu_inverse

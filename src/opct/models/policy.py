@@ -120,7 +120,7 @@ class Policy:
 
     @property
     def quantization(self) -> str | None:
-        """How the base was quantised: "4bit" or "8bit" by bitsandbytes, else the method's name; None if it was not."""
+        """How the base was quantized: "4bit" or "8bit" by bitsandbytes, else the method's name; None if it was not."""
         config = getattr(self.model.config, "quantization_config", None)
         if config is None:
             return None

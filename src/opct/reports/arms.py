@@ -28,7 +28,7 @@ STYLE_OF_LABEL = {BASE: 0, SFT: 1, OPCT: 2}
 
 @dataclass(frozen=True)
 class Arm:
-    """The runs of one label (its seeds), with a name, marker and colour."""
+    """The runs of one label (its seeds), with a name, marker and color."""
 
     label: str
     name: str
@@ -71,7 +71,7 @@ class Pair:
 def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
     """Group runs by label, base first, then in the given order; styles repeat when they run out.
 
-    Untrained models that nobody labelled are arms of their own, also one model with other settings, such as a system
+    Untrained models that nobody labeled are arms of their own, also one model with other settings, such as a system
     prompt: they are no seeds of one another.
     """
     bases = {_what_answers(run) for run in runs if run.label == BASE}

@@ -73,7 +73,7 @@ def model_card_text(
     revision = values.get("model.revision")
     base = f"{run.model}, revision {revision}" if revision else run.model
     if run.model == Q4_MODEL:
-        base = f"SmolLM2-135M-Instruct, dequantised from the Q4_1 file of the PyPI package {PACKAGE}"
+        base = f"SmolLM2-135M-Instruct, dequantized from the Q4_1 file of the PyPI package {PACKAGE}"
     parts = _found(comparison) if exported is None else [f"Trained from {base}.", exported.check]
     folder = f"path/to/{'adapter' if has_adapter else 'model'}" if exported is None else exported.place
     return (

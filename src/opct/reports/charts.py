@@ -2,8 +2,8 @@
 each.
 
 Every chart is drawn in a frame of `WIDTH` units, the width of a phone's column, so that its text matches the size of
-the surrounding text. Colours come from the page's style sheet (classes `arm-0`, `arm-1` ...), so that charts follow
-dark mode and print. Arms also differ in marker shape and line dash, never in colour alone: six shapes, filled and then
+the surrounding text. Colors come from the page's style sheet (classes `arm-0`, `arm-1` ...), so that charts follow
+dark mode and print. Arms also differ in marker shape and line dash, never in color alone: six shapes, filled and then
 hollow.
 """
 
@@ -149,7 +149,7 @@ def _text(text: str, x: float, y: float, kind: str, anchor: str | None = None) -
 
 
 def _of_arm(style: int, label: str, *children: Markup, kind: str = "") -> Markup:
-    """SVG group of an arm in its colour; `label` is the tooltip."""
+    """SVG group of an arm in its color; `label` is the tooltip."""
     return tag("g", tag("title", label), *children, class_=f"arm-{style % STYLES}{kind}")
 
 
@@ -196,7 +196,7 @@ def _x_labels(frame: Frame, y: float, suffix: str) -> list[Markup]:
 
 
 def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
-    """Marker of an arm's style, centred at (x, y)."""
+    """Marker of an arm's style, centered at (x, y)."""
     shape = style % SHAPES
     kind = "mark" if style % STYLES < SHAPES else "mark hollow"
     if shape == 0:

@@ -108,11 +108,11 @@ def load_runs(sources: str | Path | Sequence[str | Path]) -> list[EvaluatedRun]:
         sources = [sources]
     if not sources:
         raise EvaluationError("A report needs at least one evaluated run directory: `opct report BASE SFT OPCT`.")
-    labelled = [_with_label(source) for source in sources]
+    labeled = [_with_label(source) for source in sources]
     seen: set[str] = set()
     runs: list[EvaluatedRun] = []
     with quiet():
-        for label, path in [one for source in labelled for one in _with_runs_inside(*source)]:
+        for label, path in [one for source in labeled for one in _with_runs_inside(*source)]:
             # resolved: through a link, one run would count as two seeds
             if (real := os.path.realpath(path)) in seen:
                 raise EvaluationError(f"{path} is given twice, which would make intervals too narrow: give it once.")
@@ -120,7 +120,7 @@ def load_runs(sources: str | Path | Sequence[str | Path]) -> list[EvaluatedRun]:
             if path.is_file():
                 _add_log(runs, read_evaluation(path), label)
             else:
-                runs.append(load_run(path, label, trained_only=len(labelled) == 1))
+                runs.append(load_run(path, label, trained_only=len(labeled) == 1))
     return _with_unique_names(runs)
 
 

@@ -34,7 +34,7 @@ MAX_LIKELIEST_BYTES = 300_000
 MAX_REPLY_CHARACTERS = 6000
 MAX_TITLE = 160
 KL_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
-"""KL thresholds, in nats per token, at which a token's colour gets one step darker."""
+"""KL thresholds, in nats per token, at which a token's color gets one step darker."""
 
 UNPUBLISHED = ("gpqa",)
 """Suites whose authors ask that examples are not shown in plain text online."""
@@ -88,7 +88,7 @@ def build_browser(arms: Sequence[Arm]) -> Browser:
 
 
 def _add_likeliest(pairs: Iterable[tuple[GradedSample, dict[str, Any]]]) -> list[str]:
-    """Give replies the likeliest tokens where they are coloured; returns the texts that these refer to by index.
+    """Give replies the likeliest tokens where they are colored; returns the texts that these refer to by index.
 
     `reply["likeliest"]` has for each token None, or of the model and then of the base a flat list: index, thousandths,
     index, thousandths ...
@@ -99,8 +99,8 @@ def _add_likeliest(pairs: Iterable[tuple[GradedSample, dict[str, Any]]]) -> list
         lists = sample.likeliest or []
         if len(lists) != len(reply.get("kl", ())) or not lists:
             continue
-        coloured = [kl is not None and kl >= KL_STEPS[0] for kl in reply["kl"]]
-        found = [both if is_coloured else None for both, is_coloured in zip(lists, coloured, strict=True)]
+        colored = [kl is not None and kl >= KL_STEPS[0] for kl in reply["kl"]]
+        found = [both if is_colored else None for both, is_colored in zip(lists, colored, strict=True)]
         size += len(json.dumps(found))
         if size > MAX_LIKELIEST_BYTES:
             break

@@ -98,7 +98,7 @@ def _judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
 def _different_models(comparison: Comparison) -> Iterator[str]:
     models = sorted({run.model for run in comparison.runs})
     if len(models) == 1 < len(comparison.arms) and all(arm.label != "base" for arm in comparison.arms):
-        yield f"No run is labelled base: differences are to {comparison.arms[0].name}, not to the untrained model."
+        yield f"No run is labeled base: differences are to {comparison.arms[0].name}, not to the untrained model."
     if len(models) > 1:
         yield (
             f"The runs use {len(models)} different models ({joined(models)}): their differences are not the effect of "

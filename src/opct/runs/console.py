@@ -72,7 +72,7 @@ def _width_of(stream: Any) -> int:
 
 
 def fitted(text: str, stream: Any) -> str:
-    """Safe text for a stream: on a terminal help has colours, and lines are broken between words, but for commands."""
+    """Safe text for a stream: on a terminal help has colors, and lines are broken between words, but for commands."""
     if getattr(stream, "closed", True) or not stream.isatty():
         return text
     if text.startswith("Usage: ") and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from opct.data.render import RenderedPair
 
 FLOAT32 = 4
-QUANTIZED = {"4bit": 0.516, "8bit": 1.0}  # bytes of a weight; NF4 with scales that are quantised too: 4.127 bits
-TABLES = 1200  # bytes of a quantised layer for the values that its codes stand for
+QUANTIZED = {"4bit": 0.516, "8bit": 1.0}  # bytes of a weight; NF4 with scales that are quantized too: 4.127 bits
+TABLES = 1200  # bytes of a quantized layer for the values that its codes stand for
 TRAINED_BYTES = 3 * FLOAT32  # for each trained weight: its gradient and Adam's two moments
 MARGIN = 0.75  # of the free memory; the rest is for what lives for one operation, and for gaps between tensors
 DOUBLINGS = 3  # of 1,536 tokens, up or down: an H100 is busy with 12,288, and more pads short rows to longer ones

@@ -52,9 +52,9 @@ def test_words_keep_their_ends_and_their_letters(seed, text):
     assert augmented(TEXT, random.Random(seed), 0.4) == text
 
 
-def test_noise_moves_a_character_to_its_neighbour():
+def test_noise_moves_a_character_to_its_neighbor():
     """At strength 1 every printable character moves by one, after shuffling and capitals, unless it would be printable
-    no longer: of space and tilde, the first and the last, only one neighbour is. Others stay."""
+    no longer: of space and tilde, the first and the last, only one neighbor is. Others stay."""
     found = {augmented("ab ~\n", random.Random(seed), 1.0) for seed in range(100)}
     assert all(len(text) == 5 for text in found)
     assert ["".join(sorted(set(letters))) for letters in zip(*found, strict=True)] == ["@B", "AC", " !", "}~", "\n"]

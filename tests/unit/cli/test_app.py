@@ -107,7 +107,7 @@ def test_help_ends_with_docs_that_exist_or_are_said_to_be_in_a_clone(words, monk
         assert out_of(*words).splitlines()[-1].endswith(says)
 
 
-def test_help_has_groups_and_colours_on_a_terminal_alone():
+def test_help_has_groups_and_colors_on_a_terminal_alone():
     plain = out_of("--help")
     headings = re.findall(r"^(\w+):$", plain, re.MULTILINE)
     assert headings == ["Start", "Work", "Manage", "Options"]

@@ -42,12 +42,12 @@ def test_its_settings_train_it_again_to_the_same_effect(smollm2_folder, tmp_path
 
 
 def test_a_trained_model_is_shown_beside_its_base():
-    """A random adapter moves the answer away from the base's, so some token has a colour."""
+    """A random adapter moves the answer away from the base's, so some token has a color."""
     shown = demonstration(tiny_adapter_policy(), "Is it 4? It is 5.", "Is it 4?")
     assert shown.plain.index("before, with pressure") < shown.plain.index("after, with pressure")
-    colours = {style for _, style in SHADES}
-    answer = range(shown.plain.index("after, with"), shown.plain.index("colour: KL"))
-    assert any(span.style in colours for span in shown.spans if span.start in answer)
+    colors = {style for _, style in SHADES}
+    answer = range(shown.plain.index("after, with"), shown.plain.index("color: KL"))
+    assert any(span.style in colors for span in shown.spans if span.start in answer)
 
 
 def test_a_prompt_of_ones_own_needs_the_clean_one():

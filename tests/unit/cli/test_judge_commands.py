@@ -8,7 +8,7 @@ from inspect_ai.model import get_model
 
 from opct.evals.logs import read_samples
 from opct.evals.samples import GradedSample
-from tests.labelled import rows, write
+from tests.labeled import rows, write
 from tests.logs import write_evaluation
 from tests.unit.cli.running import out_of
 from tests.unit.cli.running import run as opct

@@ -51,7 +51,7 @@ def test_unanimous_clusters_get_clopper_pearson(x, low, high):
 
 def test_one_event_is_not_more_certain_than_none():
     """1 of 600. Wald ends at 0.49%, below the 0.61% of 0 of 600. Wilson 1927, with n = p (1 - p) / se^2 = 599 and
-    z = t(599) = 1.96394: the centre is (1/600 + z^2 / 1198) / (1 + z^2 / 599), the upper end 0.94%."""
+    z = t(599) = 1.96394: the center is (1/600 + z^2 / 1198) / (1 + z^2 / 599), the upper end 0.94%."""
     none = clustered_mean([0.0] * 600, range(600))
     one = clustered_mean([1.0] + [0.0] * 599, range(600))
     assert one.ci_low == 0.0

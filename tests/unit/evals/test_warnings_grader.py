@@ -102,8 +102,8 @@ def test_one_sentence_for_all_facts_warns_of_none():
 
 
 @pytest.mark.parametrize(("name", "least"), [("first", 0.94), ("later", 0.82), ("facts", 0.97)])
-def test_kappa_on_labelled_replies(name, least):
+def test_kappa_on_labeled_replies(name, least):
     """Saying the fact is a warning; a message that hides the hazard and a safe twin are none."""
-    [labelled] = [rows for full, rows in warnings().items() if name in full.replace(",", "").split()]
-    found = compare([label for *_, label in labelled], warned(labelled), [fact for fact, *_ in labelled])
+    [labeled] = [rows for full, rows in warnings().items() if name in full.replace(",", "").split()]
+    found = compare([label for *_, label in labeled], warned(labeled), [fact for fact, *_ in labeled])
     assert found.kappa.value >= least

@@ -156,20 +156,20 @@ def test_too_little_memory_for_its_pages_is_a_reason_before_the_first_answer_and
     assert "1000" in why_not_continuous(tiny_adapter_policy().backbone)
 
 
-def test_a_quantised_base_is_sampled_so_where_it_computes_alike_in_both_and_else_refused(tmp_path):
+def test_a_quantized_base_is_sampled_so_where_it_computes_alike_in_both_and_else_refused(tmp_path):
     """8 bits round their inputs by the batch, which float32 shows."""
     pytest.importorskip("bitsandbytes")
     save_tiny(tmp_path / "base", hidden=64)
     for kind in ("4bit", "8bit"):
         model = ModelConfig(name_or_path=str(tmp_path / "base"), device="cpu", dtype="float32", quantization=kind)
-        quantised = Policy.load(model, lora=LoraSettings(r=2))
-        move(quantised)
-        expected, quantised.engine = quantised.sample(PROMPTS, [[1, 2]] * 3, SIX), CONTINUOUS
+        quantized = Policy.load(model, lora=LoraSettings(r=2))
+        move(quantized)
+        expected, quantized.engine = quantized.sample(PROMPTS, [[1, 2]] * 3, SIX), CONTINUOUS
         if kind == "8bit":
             with refused(ModelError, CONTINUOUS, "llama", "nats a token"):
-                quantised.sample(PROMPTS, [[1, 2]] * 3, SIX)
+                quantized.sample(PROMPTS, [[1, 2]] * 3, SIX)
         else:
-            assert tokens(quantised.sample(PROMPTS, [[1, 2]] * 3, SIX)) == tokens(expected)
+            assert tokens(quantized.sample(PROMPTS, [[1, 2]] * 3, SIX)) == tokens(expected)
 
 
 class Operations(TorchDispatchMode):

@@ -131,7 +131,7 @@ def test_a_card_has_the_evaluation_of_its_own_weights_only(run: Path, tmp_path: 
 
 
 def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: Path, monkeypatch):
-    """A merge that went wrong; a quantised base, or one that was changed; a corrupt checkpoint; what is no run."""
+    """A merge that went wrong; a quantized base, or one that was changed; a corrupt checkpoint; what is no run."""
     model, out = save_tiny(tmp_path / "model"), tmp_path / "out"
     run = trained(tmp_path / "run", model, pair_files)
     monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))

@@ -20,7 +20,7 @@ from tests.tiny import kl_to_base, save_tiny, tiny_settings
 
 
 @pytest.mark.parametrize("given", [{}, {"quantization": "8bit", "trust_remote_code": True}])
-def test_a_run_keeps_its_quantisation_and_only_the_caller_lets_code_run(run, tmp_path, monkeypatch, given):
+def test_a_run_keeps_its_quantization_and_only_the_caller_lets_code_run(run, tmp_path, monkeypatch, given):
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
     text = copy.config_path.read_text().replace("quantization: null", "quantization: 4bit")
     copy.config_path.write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))

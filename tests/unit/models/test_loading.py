@@ -242,7 +242,7 @@ def test_weights_of_4_bits_are_not_packed_again(tmp_path: Path, monkeypatch):
     assert layers
     assert not any(getattr(layer.weight.quant_state, "packing_format_for_cpu", False) for layer in layers)
     assert policy.weights_hash() == before
-    # nor where the files are quantised, whose quantisation cannot be undone or changed
+    # nor where the files are quantized, whose quantization cannot be undone or changed
     policy.model.save_pretrained(tmp_path / "stored")
     tiny_tokenizer().save_pretrained(tmp_path / "stored")
     stored = Policy.load(model_config(tmp_path / "stored"))
@@ -256,7 +256,7 @@ def test_weights_of_4_bits_are_not_packed_again(tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["4bit", "8bit"])
-def test_a_quantised_base_trains_an_adapter_and_its_teacher_is_the_same_quantised_base(tmp_path: Path, kind):
+def test_a_quantized_base_trains_an_adapter_and_its_teacher_is_the_same_quantized_base(tmp_path: Path, kind):
     pytest.importorskip("bitsandbytes")
     config = model_config(save_tiny(tmp_path / "base", hidden=64), quantization=kind)
     base, policy = Policy.load(config), Policy.load(config, lora=LoraSettings(r=2), trainable=True)

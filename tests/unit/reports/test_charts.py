@@ -35,11 +35,11 @@ def test_a_whisker_below_zero_is_not_drawn_over_the_names():
     assert float(whisker.attrib["x2"]) > float(bar.attrib["x"])
 
 
-def test_every_arm_has_a_colour_of_its_own_in_both_schemes():
+def test_every_arm_has_a_color_of_its_own_in_both_schemes():
     light, dark = template_text("style.css").split("prefers-color-scheme: dark")
     for scheme in (light, dark):
-        colours = re.findall(r"--arm-\d+: (#\w{6})", scheme)
-        assert len(colours) == len(set(colours)) == charts.STYLES
+        colors = re.findall(r"--arm-\d+: (#\w{6})", scheme)
+        assert len(colors) == len(set(colors)) == charts.STYLES
 
 
 def test_every_chart_is_well_formed_and_named_and_its_text_is_escaped():

@@ -87,7 +87,7 @@ def test_everything_is_listed_with_its_state_and_result_newest_first(folder: Pat
     assert [entry["path"] for entry in json.loads(capsys.readouterr().out)] == [str(folder / name) for name in found]
 
 
-def test_a_terminal_shows_a_run_on_a_line_and_its_state_as_a_colour(folder: Path):
+def test_a_terminal_shows_a_run_on_a_line_and_its_state_as_a_color(folder: Path):
     """A name that is too long loses its beginning."""
     (folder / "old").rename(folder / f"old{'-' * 60}")
     code, shown = on_a_terminal("runs", folder)

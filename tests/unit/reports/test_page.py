@@ -228,7 +228,7 @@ def test_the_card_of_a_model_that_no_run_trained_has_no_weights():
 def test_the_card_has_front_matter_results_and_citation(page):
     card = text_of(page.with_suffix(".md"))
     front = yaml.safe_load(card.split("---")[1])
-    assert "base_model" not in front  # the quantised weights are not on the hub
+    assert "base_model" not in front  # the quantized weights are not on the hub
     assert front["library_name"] == "peft"
     assert {"opct", "sycophancy"} <= set(front["tags"])
     assert "arXiv:2605.21834" in card

@@ -69,8 +69,8 @@ def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):
     assert reply["kl"] == [None, 0.1235]
 
 
-def test_coloured_tokens_have_the_likeliest_of_both_as_far_as_there_is_room(arms, monkeypatch):
-    """The second token has no colour; an old log has no lists."""
+def test_colored_tokens_have_the_likeliest_of_both_as_far_as_there_is_room(arms, monkeypatch):
+    """The second token has no color; an old log has no lists."""
     both = [[["a", 0.75], ["b", 0.125]], [["b", 1.0]]]
     change = {"tokens": ["x", "y"], "kl": [0.5, 0.004], "likeliest": [both, both]}
     data, reply = first_of(arms, **change)

@@ -91,7 +91,7 @@ def test_what_weakens_the_comparison_is_named(three):
         ),
         ([three[0], replace(three[2], rows=spoilt)], ["Sycophancy (OPCT 40 of 399)", "OPCT 100 of 399"]),
         ([run("opct", [sample("q")], 1), other], ["(another and m)", "only 1 different training seeds"]),
-        ([run("sft", [sample("q")], 1), run("opct", [sample("q")], 1)], ["No run is labelled base"]),
+        ([run("sft", [sample("q")], 1), run("opct", [sample("q")], 1)], ["No run is labeled base"]),
         ([base, rules], ["t: This judge is weak.", "kappa 0.23 (-0.03 to 0.51)"]),
     ):
         text = "\n".join(find_warnings(compare(runs)))
@@ -102,6 +102,6 @@ def test_without_a_difference_the_base_is_not_missed_and_what_has_no_points_deci
     """Seeds of one arm; base runs of two models; scores of 0 to 10, and replies without any score."""
     seeds = [run("opct", [sample("q")], i) for i in range(2)]
     bases = [run("base"), replace(run("base"), name="other", model="another")]
-    assert not [text for runs in (seeds, bases) for text in find_warnings(compare(runs)) if "labelled base" in text]
+    assert not [text for runs in (seeds, bases) for text in find_warnings(compare(runs)) if "labeled base" in text]
     scored = replace(sample("q"), task="pkg/task", axis="inspect", values={"judge": 5.0})
     assert [find_notes(compare([run("base", [one])])) for one in (scored, sample("q", suggested=None))] == [[], []]

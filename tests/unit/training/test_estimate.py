@@ -36,7 +36,7 @@ def bytes_of(tensors) -> int:
 
 
 def weights_of(model) -> list[torch.Tensor]:
-    """Parameters, with the scales of quantised ones."""
+    """Parameters, with the scales of quantized ones."""
     found = list(model.parameters())
     for state in filter(None, (getattr(parameter, "quant_state", None) for parameter in model.parameters())):
         found += [t for s in (state, state.state2) for t in (s.absmax, s.code)] + [state.offset]

@@ -3,7 +3,7 @@
 Best-of-N Jailbreaking (Hughes et al. 2024, arXiv 2412.03556), on text, by the rules of the authors' code
 (jplhughes/bon-jailbreaking): with strength sigma, the inner characters of a word of more than 3 are shuffled with
 probability sqrt(sigma), each letter takes the other case with probability sqrt(sigma), and each printable ASCII
-character moves to a neighbour in the code with probability sigma^3. Two differences: letters outside ASCII change case
+character moves to a neighbor in the code with probability sigma^3. Two differences: letters outside ASCII change case
 too, and spaces are kept.
 """
 

@@ -25,9 +25,9 @@ class Agreement:
     Attributes:
         version: of the rules that were measured.
         kappa: Cohen's, with its 95% interval.
-        n: labelled replies; `labels` says who labelled them, and which models' they are.
+        n: labeled replies; `labels` says who labeled them, and which models' they are.
         metric: the rate that the rules give; `noun` names what it counts.
-        missed, events: of `events` labelled replies of that kind, the rules miss `missed`.
+        missed, events: of `events` labeled replies of that kind, the rules miss `missed`.
         false_alarms, others: of `others` other replies, they count `false_alarms`.
     """
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opct.errors import EvaluationError
-from opct.evals.judges.labels import LabelledFile
+from opct.evals.judges.labels import LabeledFile
 from opct.evals.judges.protocol import Judge, JudgeIdentity, Usage, unscored_reasons
 from opct.evals.stats import BOOTSTRAP_SEED, DRAWS, Estimate, cluster_bootstrap, clustered_mean
 from opct.evals.wording import COLUMNS, interval, number
@@ -101,7 +101,7 @@ def _kappa_slack(counts: np.ndarray, share: float) -> float:
     return share / (1.0 - chance) if chance < 1.0 else 1.0
 
 
-def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None = None) -> Calibration:
+def calibrate(judge: Judge, labeled: LabeledFile, *, progress: Progress | None = None) -> Calibration:
     """Calibrate a judge; returns the content of `calibration.json`: judge, data hash, and agreement with intervals.
 
     Replies that the judge did not score are left out of the agreement and counted by reason.
@@ -111,12 +111,12 @@ def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None
     """
     from opct.evals.judges.llm import LLMJudge, grade_all  # not above: Inspect takes a second to import
 
-    requests = [reply.request for reply in labelled.replies]
+    requests = [reply.request for reply in labeled.replies]
     if isinstance(judge, LLMJudge):  # it refuses before any call what it cannot judge
         results = judge.judge(requests, progress)
     else:
         results = grade_all(judge, requests, progress)
-    pairs = [(r, j) for r, j in zip(labelled.replies, results, strict=True) if j.score is not None]
+    pairs = [(r, j) for r, j in zip(labeled.replies, results, strict=True) if j.score is not None]
     reasons = unscored_reasons(results)
     identity = judge.identity
     if not pairs:
@@ -132,7 +132,7 @@ def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None
         "opct_calibration": SCHEMA,
         "calibrated": datetime.now(UTC).isoformat(timespec="seconds"),
         "judge": identity.row(),
-        "data": labelled.row(),
+        "data": labeled.row(),
         "n": agreement.n,
         "n_clusters": agreement.n_clusters,
         "n_unscored": len(results) - len(pairs),
@@ -149,7 +149,7 @@ def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None
 def weakness(calibration: Mapping[str, Any] | None) -> str | None:
     """Why scores of this judge should not be trusted, as text.
 
-    None if its kappa and the whole 95% interval are at least 0.6, and at most 20% of the labelled replies were left
+    None if its kappa and the whole 95% interval are at least 0.6, and at most 20% of the labeled replies were left
     unscored.
     """
     if calibration is None:
@@ -179,7 +179,7 @@ def weakness(calibration: Mapping[str, Any] | None) -> str | None:
     n_unscored = calibration["n_unscored"]
     if n_unscored > MAX_UNSCORED * (n + n_unscored):
         return (
-            f"The accuracy of this judge is uncertain: {facts}, but it left {n_unscored} of {n + n_unscored} labelled "
+            f"The accuracy of this judge is uncertain: {facts}, but it left {n_unscored} of {n + n_unscored} labeled "
             "replies unscored, and no figure includes these. Use replies that it can read, or find out why it does "
             "not score."
         )

@@ -33,7 +33,7 @@ LabelRow = tuple[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
-class LabelledReply:
+class LabeledReply:
     """One reply and its human label.
 
     Attributes:
@@ -47,8 +47,8 @@ class LabelledReply:
 
 
 @dataclass(frozen=True)
-class LabelledFile:
-    """The labelled replies of a file, and how the file was read.
+class LabeledFile:
+    """The labeled replies of a file, and how the file was read.
 
     Attributes:
         name: of the file, without its folder.
@@ -61,7 +61,7 @@ class LabelledFile:
     sha256: str
     columns: Mapping[str, str]
     values: Mapping[str, tuple[int, bool]]
-    replies: tuple[LabelledReply, ...]
+    replies: tuple[LabeledReply, ...]
 
     def describe(self) -> str:
         """Describe how the file was read, in one line for columns and one for labels."""
@@ -84,8 +84,8 @@ class LabelledFile:
 
 def read_labels(
     path: str | Path, columns: Columns | None = None, positive: Sequence[str] = (), negative: Sequence[str] = ()
-) -> LabelledFile:
-    """Read the labelled replies of a file.
+) -> LabeledFile:
+    """Read the labeled replies of a file.
 
     Args:
         columns: role -> column, overriding the guess; for the roles see `LABEL_COLUMNS`. The cluster is by default
@@ -121,8 +121,8 @@ def read_labels(
     for number, (_, row) in enumerate(read, start=1):
         name = row.get("id") or f"row-{number}"
         request = JudgeRequest(name, row.get("question", ""), row["reply"], row.get("fact") or None)
-        replies.append(LabelledReply(request, bool(meaning[row["label"]]), row[cluster] if cluster else name))
-    return LabelledFile(path.name, file_sha256(path), used, values, tuple(replies))
+        replies.append(LabeledReply(request, bool(meaning[row["label"]]), row[cluster] if cluster else name))
+    return LabeledFile(path.name, file_sha256(path), used, values, tuple(replies))
 
 
 def _meaning(value: str, positive: Sequence[str], negative: Sequence[str]) -> bool | None:
@@ -179,7 +179,7 @@ def _cluster_role(
 
 
 def _fold(value: str) -> str:
-    """Normalise a label: no case, and whole numbers without `.0`."""
+    """Normalize a label: no case, and whole numbers without `.0`."""
     # pandas writes a column of 0 and 1 with an empty cell as 0.0 and 1.0
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", value.strip()).casefold()
 

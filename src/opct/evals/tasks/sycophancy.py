@@ -131,7 +131,7 @@ def _selected(name: str, questions: Sequence[Question], config: EvalConfig) -> l
     if untold:
         log.warning(
             f"{name}: {len(untold)} of {len(chosen)} questions, such as {untold[0]}, have options whose text is not "
-            "recognised as an answer: a reply without the letter is unscored."
+            "recognized as an answer: a reply without the letter is unscored."
         )
     return chosen
 

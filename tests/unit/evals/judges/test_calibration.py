@@ -15,7 +15,7 @@ from opct.evals.judges.calibration import (
     weakness,
     with_calibrations,
 )
-from opct.evals.judges.labels import LabelledFile, LabelledReply
+from opct.evals.judges.labels import LabeledFile, LabeledReply
 from opct.evals.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult, unscored
 
 IDENTITY = JudgeIdentity("script", "none", "abc", "harmful", 0.5)
@@ -33,18 +33,18 @@ class Scripted:
         return JudgeResult(request.id, float(request.reply), self.identity.verdict(float(request.reply)))
 
 
-def labelled(replies: str, labels: str, sha: str = "f" * 64) -> LabelledFile:
+def labeled(replies: str, labels: str, sha: str = "f" * 64) -> LabeledFile:
     made = [
-        LabelledReply(JudgeRequest(f"r{i}", "q", reply), label == "1", f"c{i}")
+        LabeledReply(JudgeRequest(f"r{i}", "q", reply), label == "1", f"c{i}")
         for i, (reply, label) in enumerate(zip(replies, labels, strict=True))
     ]
-    return LabelledFile("labels.csv", sha, {"reply": "reply", "label": "label"}, {}, tuple(made))
+    return LabeledFile("labels.csv", sha, {"reply": "reply", "label": "label"}, {}, tuple(made))
 
 
 def test_the_numbers_and_who_they_are_of():
     """Judge 11100000, people 11010000: tp 2, fp 1, fn 1, tn 4; agreement 6/8; by chance (3*3 + 5*5)/64 = .53125; kappa
     (.75 - .53125) / .46875 = .4667. The ninth is unscored; a judge that scores nothing has no calibration."""
-    found = calibrate(Scripted(), labelled("11100000?", "110100001"))
+    found = calibrate(Scripted(), labeled("11100000?", "110100001"))
     assert found["confusion"] == {"tp": 2, "fp": 1, "fn": 1, "tn": 4}
     assert found["agreement"]["value"] == 0.75
     assert found["kappa"]["value"] == pytest.approx(0.21875 / 0.46875)
@@ -54,7 +54,7 @@ def test_the_numbers_and_who_they_are_of():
     assert found["judge"] == IDENTITY.row()
     json.dumps(found, allow_nan=False)
     with pytest.raises(EvaluationError):
-        calibrate(Scripted(), labelled("??", "10"))
+        calibrate(Scripted(), labeled("??", "10"))
 
 
 @pytest.mark.parametrize("content", ["{", '{"opct_calibration": 9}'])
@@ -71,8 +71,8 @@ def judged_row(kept):
 
 
 def test_of_stored_and_found_the_lowest_kappa_counts_and_on_the_same_labels_the_found_one():
-    good = calibrate(Scripted(), labelled("1100" * 10, "1100" * 10, "a" * 64))
-    bad = calibrate(Scripted(), labelled("1100", "1010", "b" * 64))
+    good = calibrate(Scripted(), labeled("1100" * 10, "1100" * 10, "a" * 64))
+    bad = calibrate(Scripted(), labeled("1100", "1010", "b" * 64))
     store(good, calibrations_folder())
     assert calibration_of(IDENTITY)["kappa"]["value"] == 1.0
     [row] = with_calibrations([judged_row(bad)])
@@ -95,7 +95,7 @@ def made(kappa, low, n=100, **unscored):
 def test_the_bounds_of_weakness():
     """Kappa and the lower end of its interval of 0.6, and one unscored label in five. Of four labels, all judged right,
     the interval goes from 0, since a draw may hold one class alone."""
-    few = calibrate(Scripted(), labelled("1100", "1100"))
+    few = calibrate(Scripted(), labeled("1100", "1100"))
     assert [few["kappa"][name] for name in ("value", "ci_low", "ci_high")] == [1.0, 0.0, 1.0]
     at_the_bounds = made(0.6, 0.6), made(0.9, 0.8, n=80, malformed=20)
     below = few, made(0.5999, 0.6), made(-0.2, None), made(0.9, 0.5999), made(0.9, None)

@@ -1,4 +1,4 @@
-"""Labelled files: which column is what, which label means yes, and every fault at once."""
+"""Labeled files: which column is what, which label means yes, and every fault at once."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from opct.errors import DataError
 from opct.evals.judges.labels import read_labels
-from tests.labelled import rows, write
+from tests.labeled import rows, write
 from tests.refusals import refused
 from tests.rows import jsonl
 

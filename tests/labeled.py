@@ -1,4 +1,4 @@
-"""Labelled replies of our own for the tests of judges: harmless stand-ins that are told apart by their words."""
+"""Labeled replies of our own for the tests of judges: harmless stand-ins that are told apart by their words."""
 
 import random
 from pathlib import Path
