@@ -87,25 +87,32 @@ def test_answers_that_share_words_overlap():
         assert overlaps(a, b) == overlaps(b, a) == shares
 
 
-def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
-    """0 only where an answer is 0; from 1 where none is and one is the number of choices; else it may mean two choices,
-    and each such row is a fault."""
+def test_what_a_number_among_the_answers_means_is_a_matter_of_the_column():
+    """An index counts from 0 where an answer is 0; from 1 where none is and one is the number of choices; else it may
+    mean two choices, and each such row is a fault. A number is a text where all answers are texts of choices, and
+    cannot all be indices of other ones."""
 
-    def rows(answers):
-        choices = ["x", "y", "z"]
-        return [{"question": f"Q{i}?", "choices": choices, "answer": answer} for i, answer in enumerate(answers)]
+    def rows(answers, choices):
+        return [{"question": f"Q{i}?", "choices": list(choices), "answer": a} for i, a in enumerate(answers)]
 
-    for answers, right in (
-        ([0, 1], "xy"),
-        ([1.0, "2", 0], "yzx"),
-        ([1, 3], "xz"),
-        (["A", 3], "xz"),
-        (["y", "C", 0], "yzx"),
+    for answers, choices, right in (
+        ([0, 1], "xyz", "xy"),
+        ([1.0, "2", 0], "xyz", "yzx"),
+        ([1, 3], "xyz", "xz"),
+        (["A", 3], "xyz", "xz"),
+        (["y", "C", 0], "xyz", "yzx"),
+        ([3, 4, "A"], (1, 2, 3, 4), "341"),
+        (["3", "1", "4"], "1234", "314"),
+        ([3, 0, 1], (1, 2, 3, 4), "412"),
+        (["x", 1], "x10", "x1"),
     ):
-        assert "".join(question.answer for question in load_questions(rows(answers))) == right
-    for answers, n in (([1], 1), ([1, 2, "2"], 3), (["A", "1"], 1), ([0, 3], 1), ([1, 4], 1), ([-1, 0], 1)):
+        assert "".join(question.answer for question in load_questions(rows(answers, choices))) == right
+    for answers, choices, n in (
+        *(([1], "xyz", 1), ([1, 2, "2"], "xyz", 3), (["A", "1"], "xyz", 1), ([0, 3], "xyz", 1), ([1, 4], "xyz", 1)),
+        *(([-1, 0], "xyz", 1), ([3], (1, 2, 3, 4), 1), ([4, 1], (4, 3, 2, 1), 2), (["x", 1, 2], "x10", 2)),
+    ):
         with refused(DataError, n):
-            load_questions(rows(answers))
+            load_questions(rows(answers, choices))
 
 
 @pytest.mark.parametrize(
