@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from importlib import resources
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from opct.data.tables import (
+    EMBEDDED,
     LETTERS,
     SURROGATE,
     Columns,
@@ -210,15 +210,13 @@ def _words(text: str) -> tuple[str, ...]:
 
 @cache
 def _builtin() -> tuple[Question, ...]:
-    folder = resources.files("opct.data").joinpath("builtin", "facts")
     # sorted: the order of a folder differs between file systems, and pairs are made in the order of the questions
-    tables = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".tsv")), key=lambda entry: entry.name)
-    return tuple(q for table in tables for q in _embedded(table.name, table.read_text(encoding="utf-8")))
+    tables = sorted((EMBEDDED / "facts").glob("*.tsv"))
+    return tuple(q for table in tables for q in _embedded(table.stem, table.read_text(encoding="utf-8")))
 
 
-def _embedded(name: str, text: str) -> Iterator[Question]:
+def _embedded(topic: str, text: str) -> Iterator[Question]:
     """The questions of a table: a header, then cells separated by tabs, without quoting; lists are joined by `|`."""
-    topic = name.removesuffix(".tsv")
     # not splitlines: a cell may hold a sign such as U+2028 that splitlines takes for a line end
     for line in text.removesuffix("\n").split("\n")[1:]:
         identifier, question, answer, *lists = line.split("\t")
