@@ -176,26 +176,20 @@ def test_questions_whose_options_speak_of_others_are_left_out(caplog):
     assert caplog.text.count("1 of 2") == len(texts)
 
 
-def test_answers_that_look_like_several_are_named(caplog):
-    load_questions([{"question": "Q?", "answer": "Bob or Rob", "wrong": "Al, Jo"}])
-    assert "'Bob or Rob'" in caplog.text
-    assert "'Al, Jo'" in caplog.text
-    load_questions([{"question": "Q?", "answer": "Bombay\nMumbai", "wrong": "伦敦、罗马"}])
-    assert "of several lines" in caplog.text
-    assert "'伦敦、罗马'" in caplog.text
-
-
-def test_a_question_that_is_trained_on_and_measured_in_another_row_is_named(caplog):
-    """Ids are made of question and answer, so two right answers in two rows may lie in two splits."""
-    load_questions([{"question": f"Q{i}?", "answer": a, "wrong": "w"} for i in range(9) for a in (f"a {i}", f"b {i}")])
-    assert "in another row, measured" in caplog.text
-
-
-def test_answers_that_may_stand_for_empty_cells_are_named(caplog):
-    """They stay: "null" answers questions, too."""
-    rows = [("Which value is it?", "null", "NaN"), ("How many?", "none", "two"), ("Which city?", "Rome", "Pisa")]
-    assert len(load_questions([dict(zip(("question", "answer", "wrong"), row, strict=True)) for row in rows])) == 3
-    assert "2 answer(s), such as 'null'" in caplog.text
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ([("Q?", "Bob or Rob", "Al, Jo")], ("'Bob or Rob'", "'Al, Jo'")),
+        ([("Q?", "Bombay\nMumbai", "伦敦、罗马")], ("of several lines", "'伦敦、罗马'")),
+        # ids are made of question and answer, so two right answers in two rows may lie in two splits
+        ([(f"Q{i}?", a, "w") for i in range(9) for a in (f"a {i}", f"b {i}")], ("in another row, measured",)),
+        ([("Which value?", "null", "NaN"), ("How many?", "none", "two")], ("2 answer(s), such as 'null'",)),
+    ],
+)
+def test_what_may_be_meant_otherwise_is_read_and_named(rows, named, caplog):
+    questions = load_questions([dict(zip(("question", "answer", "wrong"), row, strict=True)) for row in rows])
+    assert len(questions) == len(rows)
+    assert all(text in caplog.text for text in named)
 
 
 def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog):
