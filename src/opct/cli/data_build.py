@@ -350,9 +350,7 @@ def _echo_left_out(what: str, ids: Sequence[str]) -> None:
 
 def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_private: bool = False) -> None:
     """Write the pairs and warn about overlap with the embedded evaluation."""
-    from opct.data.behaviors import builtin_behaviors
-    from opct.data.duplicates import near_test_items
-    from opct.data.hazards import builtin_facts
+    from opct.data.builders.builtin import near_test_items
     from opct.data.pairs import write_pairs
     from opct.runs.io import PRIVATE_MODE
 
@@ -360,7 +358,7 @@ def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_priv
     echo(f"{out}: {len(pairs)} pairs from {made_of}")
     if is_private:
         echo(f"private: {out} holds prompts of an attack; only you can read it")
-    for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
+    for warning in near_test_items(pairs):
         echo(f"warning: {warning}")
     are_anchors = all(pair.is_identity for pair in pairs)
     path = quote(str(out))

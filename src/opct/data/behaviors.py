@@ -16,7 +16,6 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,6 +23,7 @@ from opct.data.duplicates import cross_duplicates, near_duplicate_groups, normal
 from opct.data.perturb.in_the_wild import Artifact
 from opct.data.questions import SPLITS, Split, split_of
 from opct.data.tables import (
+    EMBEDDED,
     Columns,
     Fault,
     RowFault,
@@ -93,7 +93,7 @@ class BehaviorRow:
 
 @cache
 def _builtin() -> tuple[Behavior, ...]:
-    text = resources.files("opct.data").joinpath("builtin", "behaviors.jsonl").read_text(encoding="utf-8")
+    text = (EMBEDDED / "behaviors.jsonl").read_text(encoding="utf-8")
     return tuple(Behavior(**json.loads(line)) for line in text.splitlines())
 
 

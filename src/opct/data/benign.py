@@ -9,11 +9,11 @@ import json
 import random
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from opct.data.pairs import Prompt, user_prompt
 from opct.data.questions import Split, of_split, split_of
+from opct.data.tables import EMBEDDED
 
 FORM = "form"
 FORMS_PER_TASK = 10
@@ -40,7 +40,7 @@ class BenignRequest:
 
 @cache
 def _benign() -> tuple[BenignRequest, ...]:
-    text = resources.files("opct.data").joinpath("builtin", "benign.jsonl").read_text(encoding="utf-8")
+    text = (EMBEDDED / "benign.jsonl").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
     return tuple(BenignRequest(row["id"], row["category"], tuple(row["prompt"]), row["check"]) for row in rows)
 
@@ -52,8 +52,7 @@ def builtin_benign(split: Split | None = None) -> list[BenignRequest]:
 
 @cache
 def _forms() -> tuple[BenignRequest, ...]:
-    text = resources.files("opct.data").joinpath("builtin", "forms.json").read_text(encoding="utf-8")
-    document = json.loads(text)
+    document = json.loads((EMBEDDED / "forms.json").read_text(encoding="utf-8"))
     tasks, forms = document["tasks"], document["forms"]
     requests = []
     for number, task in enumerate(tasks, start=1):

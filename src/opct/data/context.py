@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import random
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from opct.data.questions import SPLITS, Question, Split, of_split
+from opct.data.tables import EMBEDDED
 
 CONTEXT = "context_use"
 """Name of the suite, and axis of its samples."""
@@ -25,8 +25,7 @@ ROW_FORMATS = ("{label}: {value}", "{label} | {value}", "{label}, {value}", "- {
 
 @cache
 def _context() -> tuple[Question, ...]:
-    text = resources.files("opct.data").joinpath("builtin", "context.json").read_text(encoding="utf-8")
-    document: dict[str, Any] = json.loads(text)
+    document: dict[str, Any] = json.loads((EMBEDDED / "context.json").read_text(encoding="utf-8"))
     return tuple(
         _question(
             f"{CONTEXT_IDS}{split}/{number}/{fill}", split, document["pools"], document["names"][split], *scenario

@@ -15,11 +15,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from opct.config.schema import ModelConfig
 from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, ContrastivePair
-from opct.data.questions import HasId
 from opct.errors import first_of
 from opct.runs.io import parse_json, read_bytes, write_json
 from opct.runs.run_dir import RunDir, run_behind
@@ -177,13 +176,13 @@ def trained_texts(pairs: Iterable[ContrastivePair]) -> TrainedTexts:
     """
     texts: dict[str, set[str]] = {kind: set() for kind in KINDS}
     for pair in pairs:
-        for kind, text in _pair_texts(pair):
+        for kind, text in pair_texts(pair):
             texts[kind].add(normalize(text))
     behaviors, twins, facts = (tuple(sorted(texts[kind])) for kind in KINDS)
     return TrainedTexts(behaviors, twins, facts)
 
 
-def _pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:
+def pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:
     """(kind, text) of everything in a pair that may overlap with an evaluation."""
     meta = pair.meta
     behavior, fact = _text(meta.get("behavior")), _text(meta.get("fact"))
@@ -264,65 +263,6 @@ def _earlier_runs(model: ModelConfig) -> list[RunDir]:
 
 
 # ------------------------------------------------------------------------------------------------------------ warnings
-
-
-class HasBehavior(HasId, Protocol):
-    """A harmful request, and its benign counterpart if there is one."""
-
-    @property
-    def behavior(self) -> str: ...
-
-    @property
-    def benign(self) -> str | None: ...
-
-
-class HasFact(HasId, Protocol):
-    """A safety fact."""
-
-    @property
-    def fact(self) -> str: ...
-
-
-def near_test_items(
-    pairs: Iterable[ContrastivePair], behaviors: Sequence[HasBehavior], facts: Sequence[HasFact]
-) -> list[str]:
-    """A warning for behaviors, and one for facts, that have near-duplicates among these pairs.
-
-    Args:
-        behaviors, facts: the embedded ones of the test split.
-    """
-    names: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
-    for pair in pairs:
-        for kind, text in _pair_texts(pair):
-            names[kind].setdefault(normalize(text), str(pair.meta.get("question_id", pair.id)))
-    near = _near_ids(names["behaviors"], {b.id: b.behavior for b in behaviors})
-    for name, id_ in _near_ids(names["twins"], {b.id: b.benign for b in behaviors if b.benign is not None}).items():
-        # a request that is itself near a behavior keeps that one's id
-        near.setdefault(name, id_)
-    overlaps = {"behaviors": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
-    return [
-        f"Embedded {what} of the test split, or near-duplicates of them, are in these pairs ({len(ids)}): "
-        f"{first_of([name if name == id_ else f'{name} ({id_})' for name, id_ in ids.items()])}. A run that trains on "
-        "them is partly evaluated on its training data: leave them out."
-        for what, ids in overlaps.items()
-        if ids
-    ]
-
-
-def _near_ids(names: Mapping[str, str], measured: Mapping[str, str]) -> dict[str, str]:
-    """Name of each text with a near-duplicate among `measured` -> id of the nearest.
-
-    Args:
-        names: text -> its name.
-        measured: id -> text.
-    """
-    ids, texts = list(measured), list(names)
-    near = cross_duplicates(texts, list(measured.values()))
-    nearest_ids: dict[str, str] = {}
-    for i, j in near.items():
-        # several texts of one pair or question: it is listed once
-        nearest_ids.setdefault(names[texts[i]], ids[j])
-    return nearest_ids
 
 
 NOUNS = {JAILBREAK: "behaviors", SAFETY_AWARENESS: "facts", "benign": "benign requests", "consistency": "pairs"}

@@ -55,8 +55,7 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
             "prefills"
             + ("." if format != "ms-swift" else ", and no teacher's prompt that differs before the last turn.")
         )
-    make = {"ms-swift": _swift_row, "trl": _trl_row, "verl": _verl_row, "prime-rl": _prime_rl_row}[format]
-    rows = [make(pair, i) for i, pair in enumerate(exportable)]
+    rows = [_row(pair, i, format) for i, pair in enumerate(exportable)]
     if path.suffix == ".jsonl":
         write_jsonl(path, rows)
     else:
@@ -73,38 +72,31 @@ def _is_expressible(pair: ContrastivePair, format: Format) -> bool:
     return format != "ms-swift" or (last_turns_differ_alone and prompt[-1]["role"] == "user")
 
 
-def _swift_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
-    """As ms-swift 4.6 reads it: `teacher_prompt` takes the place of the last user message."""
-    return {"id": pair.id, "messages": list(pair.prompt), "teacher_prompt": pair.teacher_prompt[-1]["content"]}
-
-
-def _trl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
-    return {"id": pair.id, "prompt": list(pair.prompt), "teacher_prompt": list(pair.teacher_prompt)}
-
-
-def _verl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
-    """As `verl.utils.dataset.rl_dataset.RLHFDataset` reads it; `meta` is JSON text, since its fields vary by pair."""
-    return {
-        "data_source": f"opct/{pair.axis}",
-        "prompt": list(pair.prompt),
-        "ability": pair.axis,
-        "reward_model": {"style": "rule", "ground_truth": _answer(pair)},
-        "extra_info": {
-            "index": index,
-            "id": pair.id,
-            "family": pair.family,
-            "teacher_prompt": list(pair.teacher_prompt),
-            "meta": json.dumps(pair.meta, ensure_ascii=False),
-        },
-    }
-
-
-def _prime_rl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
-    """As an environment of verifiers reads it: `info` is JSON text, which verifiers makes an object."""
-    # "prompt" is taken out below: it is a column of its own
-    info = {"index": index} | pair.to_json()
-    prompt = info.pop("prompt")
-    return {"prompt": prompt, "answer": _answer(pair), "info": json.dumps(info, ensure_ascii=False)}
+def _row(pair: ContrastivePair, index: int, format: Format) -> dict[str, Any]:
+    prompt, teacher_prompt = list(pair.prompt), list(pair.teacher_prompt)
+    match format:
+        case "ms-swift":  # 4.6: `teacher_prompt` takes the place of the last user message
+            return {"id": pair.id, "messages": prompt, "teacher_prompt": teacher_prompt[-1]["content"]}
+        case "trl":
+            return {"id": pair.id, "prompt": prompt, "teacher_prompt": teacher_prompt}
+        case "verl":  # `RLHFDataset`; `meta` is JSON text, since its fields vary by pair
+            return {
+                "data_source": f"opct/{pair.axis}",
+                "prompt": prompt,
+                "ability": pair.axis,
+                "reward_model": {"style": "rule", "ground_truth": _answer(pair)},
+                "extra_info": {
+                    "index": index,
+                    "id": pair.id,
+                    "family": pair.family,
+                    "teacher_prompt": teacher_prompt,
+                    "meta": json.dumps(pair.meta, ensure_ascii=False),
+                },
+            }
+        case "prime-rl":  # `info` is JSON text, which verifiers makes an object
+            info = {"index": index} | pair.to_json()
+            del info["prompt"]  # a column of its own
+            return {"prompt": prompt, "answer": _answer(pair), "info": json.dumps(info, ensure_ascii=False)}
 
 
 def _answer(pair: ContrastivePair) -> str | None:

@@ -25,7 +25,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,7 +32,17 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, Field, StringConst
 
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import Split, split_of
-from opct.data.tables import Fault, Row, RowFault, column_names, parse_rows, read_rows, refuse, validate_row
+from opct.data.tables import (
+    EMBEDDED,
+    Fault,
+    Row,
+    RowFault,
+    column_names,
+    parse_rows,
+    read_rows,
+    refuse,
+    validate_row,
+)
 from opct.errors import DataError
 
 BUILTIN = "builtin"
@@ -109,11 +118,7 @@ def is_stem(value: Any) -> bool:
 
 @cache
 def _builtin() -> tuple[SafetyFact, ...]:
-    folder = resources.files("opct.data").joinpath("builtin", "hazards")
-    rows: list[Row] = []
-    for entry in sorted((e for e in folder.iterdir() if e.name.endswith(".jsonl")), key=lambda e: e.name):
-        with resources.as_file(entry) as path:
-            rows += read_rows(path)
+    rows = [row for path in sorted((EMBEDDED / "hazards").glob("*.jsonl")) for row in read_rows(path)]
     return tuple(facts_from_rows("the embedded safety facts", rows))
 
 

@@ -67,7 +67,6 @@ SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awa
 GRADED_BY = {SYCOPHANCY: "sycophancy_short", JAILBREAK: JAILBREAK, SAFETY_AWARENESS: SAFETY_AWARENESS}
 """By axis, the suite that grades its replies; `consistency` compares those of any other."""
 TEST_PAIRS = "TEST.jsonl"
-"""The axes with embedded pairs and with suites of `opct eval`."""
 CUSTOM = "custom"
 EVALUATION_ONLY = "is_evaluation_only"
 """Key in `meta` of pairs from a set that its authors do not want trained on."""
@@ -351,6 +350,5 @@ def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair | dict[str, An
     given: list[Any] = list(pairs)
     if not all(isinstance(pair, ContrastivePair) for pair in given):
         given = read_pairs(given)
-    rows = [pair.to_json() for pair in given]
-    write_jsonl(path, rows, mode=mode)
-    return len(rows)
+    write_jsonl(path, [pair.to_json() for pair in given], mode=mode)
+    return len(given)

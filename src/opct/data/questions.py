@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from importlib import resources
 from operator import attrgetter
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from opct.data.tables import (
+    EMBEDDED,
     LETTERS,
     SURROGATE,
     Columns,
@@ -210,15 +210,13 @@ def _words(text: str) -> tuple[str, ...]:
 
 @cache
 def _builtin() -> tuple[Question, ...]:
-    folder = resources.files("opct.data").joinpath("builtin", "facts")
     # sorted: the order of a folder differs between file systems, and pairs are made in the order of the questions
-    tables = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".tsv")), key=lambda entry: entry.name)
-    return tuple(q for table in tables for q in _embedded(table.name, table.read_text(encoding="utf-8")))
+    tables = sorted((EMBEDDED / "facts").glob("*.tsv"))
+    return tuple(q for table in tables for q in _embedded(table.stem, table.read_text(encoding="utf-8")))
 
 
-def _embedded(name: str, text: str) -> Iterator[Question]:
+def _embedded(topic: str, text: str) -> Iterator[Question]:
     """The questions of a table: a header, then cells separated by tabs, without quoting; lists are joined by `|`."""
-    topic = name.removesuffix(".tsv")
     # not splitlines: a cell may hold a sign such as U+2028 that splitlines takes for a line end
     for line in text.removesuffix("\n").split("\n")[1:]:
         identifier, question, answer, *lists = line.split("\t")
@@ -259,8 +257,8 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     if role_columns.get("context") == role_columns["question"]:
         del role_columns["context"]
     # over all rows before any is read: whether "1" is the first or the second choice only the column tells
-    first_index = _first_index(rows, role_columns) if "choices" in role_columns else 0
-    parsed, faults = parse_rows(rows, lambda row: _question(row, role_columns, file_stem(path), first_index))
+    numbers = _numbers(rows, role_columns) if "choices" in role_columns else Numbers()
+    parsed, faults = parse_rows(rows, lambda row: _question(row, role_columns, file_stem(path), numbers))
     written = [(where, text) for where, q in parsed for text in (q.answer, *q.aliases, *q.wrong)]  # before any is drawn
     if "wrong" not in role_columns and "choices" not in role_columns:
         parsed, more = _with_drawn_wrong(parsed, seed)
@@ -281,7 +279,7 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     if leaks := [text for text, text_splits in splits.items() if "train" in text_splits and len(text_splits) > 1]:
         fault = "are trained on and, in another row, measured: keep one row of each, other right answers as `aliases`"
         log.warning("%s: %d question(s), such as %r, %s", path, len(leaks), leaks[0], fault)
-    _note_reading(path, rows, role_columns, first_index)
+    _note_reading(path, rows, role_columns, numbers)
     if "choices" not in role_columns:
         _warn_of_joined(path, parsed)
     if long := [where for where, question in parsed if len(question.answer.split()) > LONG_ANSWER]:
@@ -362,7 +360,7 @@ def are_of_questions(names: Sequence[str], *, in_table: bool = False) -> bool:
 
 
 def _note_reading(
-    path: str, rows: Sequence[Row], role_columns: Mapping[str, tuple[str, ...]], first_index: int | None
+    path: str, rows: Sequence[Row], role_columns: Mapping[str, tuple[str, ...]], numbers: Numbers
 ) -> None:
     """Say which columns of a question file are used and how, and which are not."""
     used = ", ".join(f"{role}={'+'.join(columns)}" for role, columns in role_columns.items())
@@ -370,7 +368,7 @@ def _note_reading(
     if unread := unread_texts(rows, [name for columns in role_columns.values() for name in columns]):
         remedy = "if a question needs one, --column context=NAME (opct eval: columns.context=NAME)"
         log.warning("%s: not read: %s; %s", path, ", ".join(unread), remedy)
-    if first_index == 1:
+    if numbers.first == 1:
         log.warning("%s: the answers number the choices from 1: none is 0, and some are the last number", path)
     answers = [] if "choices" in role_columns else [_cell(row, role_columns, "answer") for _, row in rows]
     lines = [text for text in answers if isinstance(text, str) and "\n" in text.strip() and not _is_worked(text)]
@@ -413,7 +411,7 @@ def _with_drawn_wrong(parsed: list[tuple[str, Question]], seed: int) -> tuple[li
 # --------------------------------------------------------------------------------------------------------- one row
 
 
-def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first_index: int | None) -> Question:
+def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, numbers: Numbers) -> Question:
     """The question of one row; a wrong answer that is an alias is left out, and options count once."""
     text = _cell(row, columns, "question")
     if not isinstance(text, str) or not text.strip():
@@ -429,7 +427,7 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first
             names = ", ".join(columns["choices"])
             remedy = "a question needs at least 2, joined by `|` or `;` or labelled (`A) red B) blue`)"
             raise RowFault(f"{len(texts)} choice(s) in {names}: {remedy}")
-        answer = texts[_choice_index(_answer_to_choices(row, columns), labels, texts, first_index)]
+        answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts, numbers)]
         # by text, not by index: an option that repeats the answer is not wrong
         wrong = [other for other in texts if other != answer]
         none_left = f"every choice is the answer {answer!r}: write another one"
@@ -545,90 +543,93 @@ def _without_labels(texts: list[str]) -> tuple[list[str], list[str]]:
     return [match[2] for match in matches], labels
 
 
-def _first_index(rows: Sequence[Row], columns: Mapping[str, tuple[str, ...]]) -> int | None:
-    """The number that the answers of a whole column give to the first choice; None if 0 and 1 both fit every row."""
-    used = []
+class Numbers(NamedTuple):
+    """What an answer to choices means that is a number, by all rows of a file: a price of 3, or the third choice."""
+
+    first: int | None = 0
+    """The number of the first choice; None if 0 and 1 both fit every row."""
+    are_texts: bool | None = True
+    """True for the text of a choice, False for its index, None where the rows do not tell."""
+
+
+def _numbers(rows: Sequence[Row], columns: Mapping[str, tuple[str, ...]]) -> Numbers:
+    read = []
     for _, row in rows:
         with contextlib.suppress(RowFault):  # it is a fault of its row
             labels, texts = _choices(row, columns["choices"]) if isinstance(row, Mapping) else ([], [])
-            answer = _answer_to_choices(row, columns) if texts else None
-            number = _number(answer)
-            # an answer that is a label or a text says nothing about where numbers begin
-            if number is not None and _named_choice(answer, labels, texts, 0) is None:
-                used.append((number, len(texts)))
+            answer = _answer_text(_cell(row, columns, "answer"), labels, texts) if texts else ""
+            # a label or letter says nothing about numbers
+            if texts and _lettered_choice(answer, labels, texts) is None:
+                read.append((answer, texts))
+    firsts = [first for first in (0, 1) if all(_index(answer, texts, first) is not None for answer, texts in read)]
+    if all(answer in texts for answer, texts in read):
+        # also all indices, of other choices: neither reading is more likely
+        differ = any(texts[_index(answer, texts, first) or 0] != answer for first in firsts for answer, texts in read)
+        return Numbers(None, None) if differ else Numbers()
+    are_texts = False if firsts else None
+    used = [(int(a), len(texts)) for a, texts in read if _is_number(a) and (firsts or a not in texts)]
     # a number above the count is wrong either way: count from 0, so that only its row is refused
     if not used or any(number == 0 or number > count for number, count in used):
-        return 0
+        return Numbers(0, are_texts)
     # the number of choices itself is only an index if counting begins at 1
-    return 1 if any(number == count for number, count in used) else None
+    return Numbers(1 if any(number == count for number, count in used) else None, are_texts)
 
 
-def _choice_index(answer: Any, labels: list[str], texts: list[str], first_index: int | None) -> int:
-    """Which choice is right: by label, then by letter, then by text, then by index."""
-    shown = ", ".join(labels)
-    named, number = _named_choice(answer, labels, texts, first_index or 0), _number(answer)
-    if named is not None:
-        return named
-    if number is not None and first_index is None:
+def _choice_index(answer: Any, labels: list[str], texts: list[str], numbers: Numbers) -> int:
+    """Which choice is right: by label, then by letter, then by text or index."""
+    text, shown = _answer_text(answer, labels, texts), ", ".join(labels)
+    if (lettered := _lettered_choice(text, labels, texts)) is not None:
+        return lettered
+    firsts = (0, 1) if numbers.first is None else (numbers.first,)
+    indices = [index for first in firsts if (index := _index(text, texts, first)) is not None]
+    if text in texts and numbers.are_texts is not False:
+        if not numbers.are_texts and any(texts[index] != text for index in indices):
+            raise RowFault(f"the answer {text!r} is the text of a choice and the index of another: give its letter")
+        return texts.index(text)
+    if numbers.first is None and indices:
         raise RowFault(
-            f"the answer {number} may count from 0 or from 1 (no row answers 0, none the number of its choices): give "
+            f"the answer {text} may count from 0 or from 1 (no row answers 0, none the number of its choices): give "
             f"labels ({shown}) or the texts of choices"
         )
-    # -1 is refused below: as a Python index it would be the last choice
-    index = -1 if number is None or first_index is None else number - first_index
-    if not 0 <= index < len(texts):
+    if not indices:
         raise RowFault(
             f"the answer {answer!r} is no choice: give a label ({shown}), a text, or an index of 0..{len(texts) - 1}"
         )
-    return index
+    return indices[0]
 
 
-def _answer_to_choices(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> Any:
-    """The answer; a number among options that are numbers is, as in a table, the text of one or an index."""
-    answer, names = _cell(row, columns, "answer"), columns["choices"]
-    options = [row.get(name) for name in names] if len(names) > 1 else row.get(names[0])
-    are_numbers = isinstance(options, list) and any(map(_is_number, options))
-    return _text(answer) if are_numbers and _is_number(answer) else answer
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _named_choice(answer: Any, labels: list[str], texts: list[str], first_index: int) -> int | None:
-    """The choice that an answer names by label, letter or text."""
+def _answer_text(answer: Any, labels: list[str], texts: list[str]) -> str:
+    """The answer without its label ("(B) blue"), or the label alone ("(B)")."""
     # bool first: True is an int, and would be choice 1
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         raise RowFault(
             f"the answer is {answer!r}: give a label ({', '.join(labels)}), the text of a choice, or an index"
         )
-    text, number = _text(answer), _number(answer)
+    text = _text(answer)
     # `not in texts`: an option may itself look like a label, "(B)"
     if text not in texts and (match := re.fullmatch(_LABEL, text)):
-        text = match[1]
-    elif text not in texts and (match := _LABELLED.fullmatch(text)) and match[2] in texts:
-        text = match[2]
+        return match[1]
+    if text not in texts and (match := _LABELLED.fullmatch(text)) and match[2] in texts:
+        return match[2]
+    return text
+
+
+def _lettered_choice(text: str, labels: list[str], texts: list[str]) -> int | None:
     # labels before letters: a file may label its options C, A, B
     if text in labels:
         return labels.index(text)
-    # a number that is no label is an index, even where an option has it as its text
-    if not isinstance(answer, str):
-        return None
-    if len(text) == 1 and text.upper() in LETTERS[: len(texts)]:
-        return LETTERS.index(text.upper())
-    if text not in texts:
-        return None
-    at = None if number is None else number - first_index
-    if at is not None and 0 <= at < len(texts) and texts[at] != text:
-        raise RowFault(f"the answer {text!r} is both the text of a choice and the index of another: give its letter")
-    return texts.index(text)
+    return LETTERS.index(text.upper()) if len(text) == 1 and text.upper() in LETTERS[: len(texts)] else None
 
 
-def _number(answer: Any) -> int | None:
-    """The answer as an index, if it may be one."""
-    text = "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else _text(answer)
+def _is_number(text: str) -> bool:
     # isascii: "²".isdigit() is True, and int raises
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
+    return text.isascii() and text.isdigit() and len(text) < 4
+
+
+def _index(text: str, texts: list[str], first: int) -> int | None:
+    """The index that a text is, counted from `first`, if there is such a choice."""
+    # not below 0: as a Python index, -1 would be the last choice
+    return int(text) - first if _is_number(text) and 0 <= int(text) - first < len(texts) else None
 
 
 def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:

@@ -37,6 +37,8 @@ HUB = "hf:"
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_ROWS = 10**6
+EMBEDDED = Path(__file__).parent / "builtin"
+"""The folder of what is embedded: questions, behaviors, hazards, requests, wording."""
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)

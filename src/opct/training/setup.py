@@ -11,10 +11,8 @@ from typing import Any
 
 from opct import distributed
 from opct.config.schema import LoraSettings, OptimConfig, TrainConfig, settings_without_effect
-from opct.data.behaviors import builtin_behaviors
+from opct.data.builders.builtin import near_test_items
 from opct.data.dataset import anchors_per_step, batch_of, load_training_pairs, steps_per_epoch, streams_of
-from opct.data.duplicates import near_test_items
-from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.errors import ConfigError, DataError, ModelError
@@ -379,7 +377,7 @@ def describe_data(setup: TrainingSetup) -> list[str]:
     pairs = [rendered.pair for rendered in setup.data.visited()]
     warnings = [*setup.warnings, *settings_without_effect(setup.config)]
     warnings += _rate_warning(setup)
-    warnings += near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
+    warnings += near_test_items(pairs)
     data = setup.config.data
     if not setup.data.validation and data.validation_fraction and data.validation_size:
         remedy, n = "raise data.validation_fraction, or set validation_pairs", len(setup.data.streams)

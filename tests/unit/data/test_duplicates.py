@@ -9,7 +9,7 @@ import pytest
 
 from opct.config.schema import ModelConfig
 from opct.data.behaviors import Behavior, builtin_behaviors
-from opct.data.builders.builtin import SAFETY_SETS, builtin_pairs
+from opct.data.builders.builtin import SAFETY_SETS, builtin_pairs, near_test_items
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.duplicates import (
@@ -18,7 +18,6 @@ from opct.data.duplicates import (
     contamination_warnings,
     cross_duplicates,
     near_duplicate_groups,
-    near_test_items,
     normalize,
     read_trained_texts,
     trained_names,
@@ -143,10 +142,6 @@ def test_a_run_that_goes_on_from_another_was_trained_on_both(tmp_path: Path, ins
     }
 
 
-def near_test(pairs) -> list[str]:
-    return near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
-
-
 def test_pairs_of_what_is_measured_are_named_and_none_is_embedded():
     """Two facts of five, one of them an embedded one under its own id; a behavior, and a twin."""
     [own, other] = [fact for fact in builtin_facts("test") if fact.id in ("fire/generator", "infants/water")]
@@ -155,11 +150,11 @@ def test_pairs_of_what_is_measured_are_named_and_none_is_embedded():
     behavior = builtin_behaviors("test")[0]
     mine = Behavior("mine/b", "c", f"Please {behavior.behavior.lower()}", None, "train")
     twin = pair(user("Pirate!"), user(f"Please {behavior.benign.lower()}"), id="mine/t", kind="twin")
-    behaviors, facts = near_test([*pairs, *build_jailbreak([CHALK_BEHAVIOR, mine]), twin])
+    behaviors, facts = near_test_items([*pairs, *build_jailbreak([CHALK_BEHAVIOR, mine]), twin])
     assert f"(2): mine/b ({behavior.id}), mine/t ({behavior.id})" in behaviors
     assert f"(2): {own.id}, winter/mine ({other.id})" in facts
     for name in ("jailbreak", "jailbreak_anchors", *SAFETY_SETS, "benign"):
-        assert near_test(builtin_pairs(name)) == [], name
+        assert near_test_items(builtin_pairs(name)) == [], name
 
 
 KNOWN = TrainedTexts(("hide chalk school",), ("sing a song of chalk",), ())

@@ -112,14 +112,12 @@ def test_other_ways_to_write_the_same_are_read(tmp_path: Path, same: dict):
 
 
 def test_pairs_from_data_in_python(tmp_path: Path):
-    """Dicts, pairs, a DataFrame and a Dataset give what the same rows in a file give, and the same faults."""
+    """Dicts, pairs and a DataFrame give what the same rows in a file give, and the same faults."""
     rows = [row(meta={"n": 1}), {"prompt": "Is it 4? No.", "teacher_prompt": "Is it 4?", "meta": {"n": 2}}]
     expected = read_pairs(jsonl(tmp_path / "p.jsonl", *rows))
     assert read_pairs(rows) == read_pairs(expected) == read_pairs([expected[0], rows[1]]) == expected
     pandas = pytest.importorskip("pandas")
     assert read_pairs(pandas.DataFrame(rows)) == expected
-    datasets = pytest.importorskip("datasets")
-    assert read_pairs(datasets.Dataset.from_list([pair.to_json() for pair in expected])) == expected
     [pair] = read_pairs(pandas.DataFrame([row(meta={"x": 0.123456789012345})]))
     assert pair.meta == {"x": 0.123456789012345}
     with refused(DataError, "row 2: ", "row 3: "):

@@ -87,25 +87,32 @@ def test_answers_that_share_words_overlap():
         assert overlaps(a, b) == overlaps(b, a) == shares
 
 
-def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
-    """0 only where an answer is 0; from 1 where none is and one is the number of choices; else it may mean two choices,
-    and each such row is a fault."""
+def test_what_a_number_among_the_answers_means_is_a_matter_of_the_column():
+    """An index counts from 0 where an answer is 0; from 1 where none is and one is the number of choices; else it may
+    mean two choices, and each such row is a fault. A number is a text where all answers are texts of choices, and
+    cannot all be indices of other ones."""
 
-    def rows(answers):
-        choices = ["x", "y", "z"]
-        return [{"question": f"Q{i}?", "choices": choices, "answer": answer} for i, answer in enumerate(answers)]
+    def rows(answers, choices):
+        return [{"question": f"Q{i}?", "choices": list(choices), "answer": a} for i, a in enumerate(answers)]
 
-    for answers, right in (
-        ([0, 1], "xy"),
-        ([1.0, "2", 0], "yzx"),
-        ([1, 3], "xz"),
-        (["A", 3], "xz"),
-        (["y", "C", 0], "yzx"),
+    for answers, choices, right in (
+        ([0, 1], "xyz", "xy"),
+        ([1.0, "2", 0], "xyz", "yzx"),
+        ([1, 3], "xyz", "xz"),
+        (["A", 3], "xyz", "xz"),
+        (["y", "C", 0], "xyz", "yzx"),
+        ([3, 4, "A"], (1, 2, 3, 4), "341"),
+        (["3", "1", "4"], "1234", "314"),
+        ([3, 0, 1], (1, 2, 3, 4), "412"),
+        (["x", 1], "x10", "x1"),
     ):
-        assert "".join(question.answer for question in load_questions(rows(answers))) == right
-    for answers, n in (([1], 1), ([1, 2, "2"], 3), (["A", "1"], 1), ([0, 3], 1), ([1, 4], 1), ([-1, 0], 1)):
+        assert "".join(question.answer for question in load_questions(rows(answers, choices))) == right
+    for answers, choices, n in (
+        *(([1], "xyz", 1), ([1, 2, "2"], "xyz", 3), (["A", "1"], "xyz", 1), ([0, 3], "xyz", 1), ([1, 4], "xyz", 1)),
+        *(([-1, 0], "xyz", 1), ([3], (1, 2, 3, 4), 1), ([4, 1], (4, 3, 2, 1), 2), (["x", 1, 2], "x10", 2)),
+    ):
         with refused(DataError, n):
-            load_questions(rows(answers))
+            load_questions(rows(answers, choices))
 
 
 @pytest.mark.parametrize(
@@ -169,26 +176,20 @@ def test_questions_whose_options_speak_of_others_are_left_out(caplog):
     assert caplog.text.count("1 of 2") == len(texts)
 
 
-def test_answers_that_look_like_several_are_named(caplog):
-    load_questions([{"question": "Q?", "answer": "Bob or Rob", "wrong": "Al, Jo"}])
-    assert "'Bob or Rob'" in caplog.text
-    assert "'Al, Jo'" in caplog.text
-    load_questions([{"question": "Q?", "answer": "Bombay\nMumbai", "wrong": "伦敦、罗马"}])
-    assert "of several lines" in caplog.text
-    assert "'伦敦、罗马'" in caplog.text
-
-
-def test_a_question_that_is_trained_on_and_measured_in_another_row_is_named(caplog):
-    """Ids are made of question and answer, so two right answers in two rows may lie in two splits."""
-    load_questions([{"question": f"Q{i}?", "answer": a, "wrong": "w"} for i in range(9) for a in (f"a {i}", f"b {i}")])
-    assert "in another row, measured" in caplog.text
-
-
-def test_answers_that_may_stand_for_empty_cells_are_named(caplog):
-    """They stay: "null" answers questions, too."""
-    rows = [("Which value is it?", "null", "NaN"), ("How many?", "none", "two"), ("Which city?", "Rome", "Pisa")]
-    assert len(load_questions([dict(zip(("question", "answer", "wrong"), row, strict=True)) for row in rows])) == 3
-    assert "2 answer(s), such as 'null'" in caplog.text
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ([("Q?", "Bob or Rob", "Al, Jo")], ("'Bob or Rob'", "'Al, Jo'")),
+        ([("Q?", "Bombay\nMumbai", "伦敦、罗马")], ("of several lines", "'伦敦、罗马'")),
+        # ids are made of question and answer, so two right answers in two rows may lie in two splits
+        ([(f"Q{i}?", a, "w") for i in range(9) for a in (f"a {i}", f"b {i}")], ("in another row, measured",)),
+        ([("Which value?", "null", "NaN"), ("How many?", "none", "two")], ("2 answer(s), such as 'null'",)),
+    ],
+)
+def test_what_may_be_meant_otherwise_is_read_and_named(rows, named, caplog):
+    questions = load_questions([dict(zip(("question", "answer", "wrong"), row, strict=True)) for row in rows])
+    assert len(questions) == len(rows)
+    assert all(text in caplog.text for text in named)
 
 
 def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog):

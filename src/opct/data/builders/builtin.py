@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
+from opct.data.behaviors import builtin_behaviors
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.context import CONTEXT, builtin_context
+from opct.data.duplicates import KINDS, cross_duplicates, normalize, pair_texts
+from opct.data.hazards import builtin_facts
 from opct.data.pairs import BUILTIN, SYCOPHANCY, ContrastivePair, MetaFaults, read_pairs
 from opct.data.perturb import safety_awareness, sycophancy
 from opct.data.perturb.jailbreak import BARE, OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM
@@ -17,7 +21,7 @@ from opct.data.perturb.safety_awareness import TEACHERS
 from opct.data.perturb.sycophancy import clean_prompt
 from opct.data.questions import Question, Split, builtin_questions
 from opct.data.tables import Source
-from opct.errors import DataError, unknown
+from opct.errors import DataError, first_of, unknown
 
 # name -> settings of `build_jailbreak`
 JAILBREAK_SETS: dict[str, dict[str, Any]] = {
@@ -128,3 +132,41 @@ def benign_pair(request: BenignRequest) -> ContrastivePair:
     """The identity pair of a benign request: both sides see the same prompt."""
     meta = {"question_id": request.id, "split": request.split, "check": request.check}
     return ContrastivePair(f"benign/{request.id}", "benign", request.category, request.prompt, request.prompt, meta)
+
+
+def near_test_items(pairs: Iterable[ContrastivePair]) -> list[str]:
+    """A warning for embedded behaviors of the test split, and one for facts, that have near-duplicates among these
+    pairs."""
+    behaviors, facts = builtin_behaviors("test"), builtin_facts("test")
+    names: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+    for pair in pairs:
+        for kind, text in pair_texts(pair):
+            names[kind].setdefault(normalize(text), str(pair.meta.get("question_id", pair.id)))
+    near = _near_ids(names["behaviors"], {b.id: b.behavior for b in behaviors})
+    for name, id_ in _near_ids(names["twins"], {b.id: b.benign for b in behaviors if b.benign is not None}).items():
+        # a request that is itself near a behavior keeps that one's id
+        near.setdefault(name, id_)
+    overlaps = {"behaviors": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
+    return [
+        f"Embedded {what} of the test split, or near-duplicates of them, are in these pairs ({len(ids)}): "
+        f"{first_of([name if name == id_ else f'{name} ({id_})' for name, id_ in ids.items()])}. A run that trains on "
+        "them is partly evaluated on its training data: leave them out."
+        for what, ids in overlaps.items()
+        if ids
+    ]
+
+
+def _near_ids(names: Mapping[str, str], measured: Mapping[str, str]) -> dict[str, str]:
+    """Name of each text with a near-duplicate among `measured` -> id of the nearest.
+
+    Args:
+        names: text -> its name.
+        measured: id -> text.
+    """
+    ids, texts = list(measured), list(names)
+    near = cross_duplicates(texts, list(measured.values()))
+    nearest_ids: dict[str, str] = {}
+    for i, j in near.items():
+        # several texts of one pair or question: it is listed once
+        nearest_ids.setdefault(names[texts[i]], ids[j])
+    return nearest_ids

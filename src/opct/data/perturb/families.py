@@ -6,11 +6,11 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from itertools import count as count_up
 from itertools import zip_longest
 from typing import Any, Generic, Literal, TypeVar
 
+from opct.data.tables import EMBEDDED
 from opct.errors import DataError, unknown
 
 Template = TypeVar("Template")
@@ -40,8 +40,7 @@ def read_wording(axis: str) -> dict[str, Any]:
 
     Embedded pairs are drawn from these lists in their order: another text, or another place of it, is another pair.
     """
-    file = resources.files("opct.data").joinpath("builtin", "wording", f"{axis}.json")
-    return json.loads(file.read_text(encoding="utf-8"))
+    return json.loads((EMBEDDED / "wording" / f"{axis}.json").read_text(encoding="utf-8"))
 
 
 def families_of(wording: Mapping[str, Any], template: Callable[..., Template]) -> dict[str, Family[Template]]:
