@@ -113,10 +113,16 @@ LOUD = {
     "another turn": (("Yes.", "\nUser: and then?"), {"ends": False}),
     "reasoning": (("analysisThe user asks.", "Yes."), {}),
     "cut": (("and so on",), {"ends": False}),
+    "before their answer began": (("<think>", "hm"), {"ends": False}),
     "special": (("Yes.",), {"template": WITHOUT_END}),
     "add_generation_prompt": (("Yes.",), {"template": CHAT_TEMPLATE.replace("add_generation_prompt", "false")}),
 }
-WARNED = [*(("train", kind) for kind in LOUD), ("eval", "cut"), ("data", "reasoning")]
+WARNED = [
+    *(("train", kind) for kind in LOUD),
+    ("eval", "cut"),
+    ("eval", "before their answer began"),
+    ("data", "reasoning"),
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), WARNED)

@@ -140,8 +140,14 @@ def cut_warnings(replies: Sequence[FirstReply], limit: str) -> list[str]:
     cut = sum(reply.is_cut for reply in replies)
     if not replies or cut < MANY_CUT * len(replies):
         return []
+    unanswered = sum(reply.is_cut and not reply.text.strip() for reply in replies)
+    where, off = "", ""
+    if unanswered:
+        where = f" ({unanswered} before their answer began)"
+        off = " Or turn reasoning off where the chat template can, as for Qwen3 with enable_thinking: false."
     return [
-        f"{cut} of the first {len(replies)} replies were cut: raise {limit}, unless the model never stops by itself."
+        f"{cut} of the first {len(replies)} replies were cut{where}: raise {limit}, unless the model never stops by "
+        f"itself.{off}"
     ]
 
 
