@@ -120,7 +120,6 @@ LOUD = {
 WARNED = [
     *(("train", kind) for kind in LOUD),
     ("eval", "cut"),
-    ("eval", "before their answer began"),
     ("data", "reasoning"),
 ]
 
