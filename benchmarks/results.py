@@ -379,7 +379,7 @@ def keep(runs: Path, config: Path) -> Path:
             "n_runs": dict(Counter(run["label"] for run in found["runs"])),
             "costs": read_json(runs / "costs.json"),
             "rows": rows,
-            "attacks": [],  # those that are kept are of reports in which they were no rows
+            "attacks": [],  # an attack is among `rows`; in older files it stands here
         },
     )
     return out

@@ -95,7 +95,7 @@ def test_a_file_that_is_no_config_is_refused_with_what_is_meant(tmp_path):
     ):
         with refused(ConfigError, path, *named):
             load_config(path)
-    with refused(ConfigError, f"--questions {data}`", "arms", f"questions: {data}"):
+    with refused(ConfigError, f"--questions {data}`", "arms", f'questions: "{data}"'):
         load_settings(ExperimentConfig, data)
 
 

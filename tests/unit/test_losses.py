@@ -1,6 +1,7 @@
 """The maths of the method on numbers small enough to work out by hand."""
 
 import math
+from functools import partial
 
 import torch
 
@@ -27,6 +28,13 @@ def test_jensen_shannon_of_disjoint_distributions_is_the_entropy_of_the_weights(
     far = torch.tensor([[60.0, -60.0]], dtype=torch.float64)
     found, _ = of_logits(losses.jensen_shannon_gradient, far, -far, weight=0.25)
     torch.testing.assert_close(found, torch.tensor([2 * LN2 - 0.75 * LN3], dtype=torch.float64))
+
+
+def test_equal_distributions_have_a_gradient_of_exactly_zero():
+    for dtype in (torch.float32, torch.float64):
+        p = random_logits(5, 300, dtype=dtype)
+        for divergence in (losses.reverse_kl_gradient, partial(losses.topk_reverse_kl_gradient, k=3)):
+            assert (of_logits(divergence, p, p.clone())[1] == 0).all()
 
 
 def test_half_precision_logits_are_computed_in_float32():

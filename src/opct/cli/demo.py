@@ -106,8 +106,8 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
 
 
 def greedy_answers(policy: Policy, prompt: str, teacher_prompt: str) -> tuple[str, list[tuple[str, float]]]:
-    """The answer to `teacher_prompt`; and the tokens of that to `prompt` but the one that ends it, each with its KL in
-    nats."""
+    """The answer to `teacher_prompt`; and the tokens of the answer to `prompt`, each with its KL in nats, without the
+    token that ends it. Both are of one batch before and after training, so that their numbers compare."""
     from opct.data.pairs import user_prompt
 
     asked, clean = user_prompt(prompt), user_prompt(teacher_prompt)

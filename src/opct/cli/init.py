@@ -72,15 +72,16 @@ def init(
     from opct.models.names import check_path
 
     file = file or Path(f"{packaged or 'opct'}.yaml")
-    given: dict[str, object] = {"method": method, "model.name_or_path": model}
     if packaged is not None and packaged not in PACKAGED:
         raise ConfigError(f"--from: {unknown('config', packaged, PACKAGED)}")
     if method is not None and method not in trainable():
-        raise ConfigError(f"--method: `opct train` takes {', '.join(trainable())}, not {method}.")
-    if packaged is not None and not any((model, data, questions, column, method, preset, measure)):
+        raise ConfigError(f"--method: {unknown('method', method, trainable())}")
+    options: dict[str, object] = {"model": model, "method": method, "preset": preset, "data": data}
+    options |= {"questions": questions, "column": column, "measure": measure}
+    if packaged is not None and not any(options.values()):
         return _write_packaged(packaged, file)
     if packaged is not None or (file.stem in PACKAGED and data is None and questions is None):
-        _refuse_packaged(packaged or file.stem, file.with_suffix(".yaml"), {**given, "preset": preset})
+        _refuse_packaged(packaged or file.stem, file if file.suffix else file.with_suffix(".yaml"), options)
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
     if column and not questions:
@@ -90,8 +91,10 @@ def init(
         if path.exists():
             raise ConfigError(f"{path} exists, and init replaces nothing: give another FILE, or delete it.")
     pairs = str(built) if questions else data
-    given |= {"output_dir": f"runs/{file.stem}", "data.pairs": None if pairs is None else [pairs]}
-    given = {name: value for name, value in given.items() if value is not None}
+    given: dict[str, object] = {"output_dir": f"runs/{file.stem}"}
+    given |= {} if pairs is None else {"data.pairs": [pairs]}
+    given |= {} if method is None else {"method": method}
+    given |= {} if model is None else {"model.name_or_path": model}
     settings = load_config(*settings_words([], given), preset)
     check_path(model)
     of_model = _of_model(settings, measure=measure) if model and preset is None else {}
@@ -136,12 +139,22 @@ def _write(
     _note_what_is_not_graded(loaded)
 
 
-def _refuse_packaged(name: str, file: Path, given: dict[str, object]) -> NoReturn:
-    """Raise ConfigError with the commands that write a packaged config and use it with these settings."""
-    used = [_use_of(name, file), *(f"{key}={quote(str(value))}" for key, value in given.items() if value is not None)]
+def _refuse_packaged(name: str, file: Path, options: dict[str, object]) -> NoReturn:
+    """Raise ConfigError with the commands that write a packaged config, and use it with the settings of these options
+    that are settings of one run."""
+    from opct.config.loader import read_yaml
+    from opct.config.packaged import PACKAGED
+
+    # an experiment's arms are its methods: with one method for all of them it would compare it with itself
+    settings = {"model": "model.name_or_path"} | ({} if "arms" in read_yaml(PACKAGED[name]) else {"method": "method"})
+    used = [_use_of(name, file)]
+    used += [f"{setting}={quote(str(options[option]))}" for option, setting in settings.items() if options[option]]
+    lost = [f"--{option}" for option, value in options.items() if value and option not in settings]
+    without = f" (without {', '.join(lost)})" if lost else ""
     raise ConfigError(
         f"{name} is a config of opct: `opct init {quote(str(file))} --from {name}` writes it as it is, and "
-        f"`{' '.join(used)}` uses it. For your own, give another FILE, --data or --questions, and no --from."
+        f"`{' '.join(used)}` uses it{without}. For your own, give another FILE, "
+        "--data or --questions, and no --from."
     )
 
 

@@ -222,8 +222,8 @@ def _refuse_data(path: Path, model_class: type[Section]) -> None:
     quoted, experiment = shlex.quote(str(path)), ""
     if "arms" in model_class.model_fields:
         experiment = (
-            f" An experiment is a file beside that: `train: mine.yaml`, `arms`, and for questions `evaluation: "
-            f"{{questions: {path}}}`, as in docs/how-to/experiments.md."
+            " An experiment is a file beside that: `train: mine.yaml`, `arms: {opct: {}, sft: {method: sft}}`, and for "
+            f"questions `evaluation: {{questions: {json.dumps(str(path))}}}`, as in docs/how-to/experiments.md."
         )
     raise ConfigError(
         f"{path} is data, not settings. `opct init mine.yaml --data {quoted}` writes a config for pairs, "

@@ -202,7 +202,14 @@ def test_from_writes_nothing_over_a_file_and_takes_no_other_option(tmp_path: Pat
         (("--from", "jailbrake"), "'jailbreak'"),
         (("--from", "jailbreak", "--questions", "q.csv"), "--questions"),
         (("--from", "jailbreak", "--method", "sft"), "`opct train jailbreak.yaml method=sft`"),
-        (("mine.yaml", "--method", "grpo"), "opct, sft, offpolicy, dpo, act, not grpo"),
+        (("--from", "jailbreak", "--measure"), "(without --measure)"),
+        (
+            ("--from", "experiment", "--method", "dpo", "--model", "m"),
+            "experiment.yaml model.name_or_path=m` uses it (wi",
+        ),
+        (("mine.yml", "--from", "jailbreak", "--method", "sft"), "`opct train mine.yml method=sft`"),
+        (("mine.yaml", "--method", "grpo"), "opct, sft, offpolicy, dpo, act."),
+        (("mine.yaml", "--method", "stf"), "'sft'"),
     ):
         assert named in error_of("init", *words)
     assert "opct init configs/jailbreak.yaml --from jailbreak" in error_of("train", "configs/jailbreak.yaml")

@@ -114,7 +114,7 @@ LM_EVAL_BENCHMARKS = {
 BENCHMARKS = (MATH500, *LM_EVAL_BENCHMARKS)
 
 
-# Of a benchmark in a suite: most questions, and most tokens of a reply; None: all, and the benchmark's own limit.
+# Of a benchmark in a suite: at most so many questions, and tokens of a reply; None: all, and the benchmark's own limit.
 Part = tuple[int | None, int | None]
 CAPABILITY_SUITES: dict[str, dict[str, Part]] = {
     "capability-fast": {
@@ -146,9 +146,9 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
     package is missing, or there is no such task; DataError where the data is missing or faulty."""
     n, limit = (config.n_questions if config.n_problems is None else config.n_problems), None
     if part := parts_of(config.suites).get(name):
-        most, limit = part
+        size, limit = part
         # an explicit number overrides the size in the suite
-        n = min((n for n in (most, config.problem_limit) if n is not None), default=None)
+        n = min((n for n in (size, config.problem_limit) if n is not None), default=None)
     max_tokens = config.max_problem_tokens or limit
     if name == MATH500:
         return _math500(n, max_tokens or MATH_TOKENS, config)
