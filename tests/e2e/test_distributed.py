@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from opct import api as opct_api
+from opct import distributed
 from opct.config.loader import load_config
 from opct.methods.consistency import MicroLoss
 from opct.methods.opct import OPCT
@@ -276,7 +277,7 @@ def loss_that_is_not_finite(*arguments: str) -> None:
         wrong = os.environ["RANK"] == "1" and any(any(r.mask) for r in rollouts)
         return MicroLoss(micro.loss * torch.nan, micro.values) if wrong else micro
 
-    OPCT.loss = loss
+    OPCT.loss, distributed.PATIENCE_S = loss, 60  # a slow machine does not let the second process speak first
     opct(*arguments)
 
 

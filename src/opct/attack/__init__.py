@@ -1,1 +1,1 @@
-"""Adaptive attackers for testing your own model: attackers, attack loop, cost and defence rate."""
+"""Adaptive attackers for testing your own model: attackers, attack loop, cost and defense rate."""

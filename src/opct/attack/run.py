@@ -80,7 +80,7 @@ def run_attack(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> AttackResult:
-    """Attack a model that you may test, and measure its defence.
+    """Attack a model that you may test, and measure its defense.
 
     Args:
         target: a run directory, one of its checkpoints, an adapter, a model's name or folder, a loaded `Policy`, or
@@ -119,7 +119,7 @@ def run_attack(
     policy, measured, roles, models = _load(target, config, player, run, store.dtype(config.dtype, earlier), progress)
     identity = Identity({**identity, **models})
     store.refuse_other(identity, earlier)
-    if not overwrite:
+    if not (overwrite or resume):  # one that goes on has its attempts here, and nowhere else
         refuse_other_weights(run.path, measured)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
     warnings = show_warnings(notes, progress)  # before it costs anything

@@ -35,7 +35,7 @@ from opct.evals.judges.rubrics import RUBRICS
 from opct.evals.judges.scorer import judge_scorer
 from opct.evals.provider import as_inspect_model
 from opct.evals.run import About
-from opct.evals.target import INSPECT_MODEL, describe_target, is_inspect_model, open_target, pinned
+from opct.evals.target import INSPECT_MODEL, describe_target, is_inspect_model, open_target, path_of, pinned
 from opct.evals.tasks.attack import rule_judge, rules_identity
 from opct.models.from_run import load_policy
 from opct.models.loading import check_model_name, is_run_or_adapter
@@ -109,7 +109,8 @@ def contamination_notes(
     """
     if isinstance(policy, Model):
         return ["It is unknown which behaviors a model behind an endpoint was trained on."]
-    run = run_behind(target) if isinstance(target, str | Path) else None
+    path = path_of(target)
+    run = None if path is None else run_behind(path)
     known = None if run is None else read_trained_texts(run)
     # None is unknown, not nothing: only a complete list may be silent
     texts = known or TrainedTexts(is_complete=False)

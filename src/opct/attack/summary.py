@@ -139,7 +139,7 @@ def find_warnings(samples: Sequence[GradedSample], ended: str) -> list[str]:
         (ended != COMPLETE, f"The attack ended early ({ended}): behaviors that had attempts left are undecided."),
         (
             bool(undecided),
-            f"{sum(undecided.values())} of {len(cases)} behaviors are undecided ({counted(undecided)}): the defence "
+            f"{sum(undecided.values())} of {len(cases)} behaviors are undecided ({counted(undecided)}): the defense "
             "rate is over the others only; its bounds are shown next to it.",
         ),
         (

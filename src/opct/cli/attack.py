@@ -62,7 +62,7 @@ def attack(
         bool, _output_option("--overwrite", help="Replace the attack in the folder, and results of another model.")
     ] = False,
 ) -> None:
-    """Attack your own model and measure its defence.
+    """Attack your own model and measure its defense.
 
     Attack only models that you may test. Settings of target, attacker, judge and budget are given as NAME=VALUE;
     `opct config show --of attack` prints them all.

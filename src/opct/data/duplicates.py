@@ -332,5 +332,5 @@ def _contaminated(noun: str, n_clusters: int, same: Sequence[str], near: Sequenc
     counts = f" ({len(same)} and {len(near)})" if len(ways) > 1 else ""
     return (
         f"{n} of the {n_clusters} {noun} {' or '.join(ways)}{counts}: what is measured is "
-        f"{'' if n == n_clusters else 'partly '}in the training data, and does not generalise to other {noun}."
+        f"{'' if n == n_clusters else 'partly '}in the training data, and does not generalize to other {noun}."
     )

@@ -425,7 +425,7 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, numbe
         labels, texts = _choices(row, columns["choices"])
         if len(texts) < 2:
             names = ", ".join(columns["choices"])
-            remedy = "a question needs at least 2, joined by `|` or `;` or labelled (`A) red B) blue`)"
+            remedy = "a question needs at least 2, joined by `|` or `;` or labeled (`A) red B) blue`)"
             raise RowFault(f"{len(texts)} choice(s) in {names}: {remedy}")
         answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts, numbers)]
         # by text, not by index: an option that repeats the answer is not wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ from opct.config.loader import load_run_config
 from opct.config.schema import ModelConfig
 from opct.data.duplicates import read_trained_texts
 from opct.data.reasoning import Reasoning
-from opct.errors import EvaluationError, RunError
+from opct.errors import CheckpointError, EvaluationError, RunError
 from opct.evals.run import About
 from opct.models.from_run import adapter_base, load_policy
 from opct.models.loading import with_weights
@@ -36,11 +37,16 @@ def _check_loaded(target: Policy) -> None:
         )
 
 
-def _path_of(target: Target) -> str | Path | None:
-    """A path, or that of the checkpoint which a training made of a loaded policy; None of another policy."""
+def path_of(target: Target) -> str | Path | None:
+    """A path, or the checkpoint that a loaded policy was saved as at the end of its training; None where there is none,
+    or it has other weights now (of a run that went on, or was replaced)."""
     if isinstance(target, str | Path):
         return target
-    return None if target.saved is None else target.saved[0]
+    if target.saved is not None:
+        with contextlib.suppress(CheckpointError):
+            if weight_hashes(target.saved[0]) == target.saved[2]:
+                return target.saved[0]
+    return None
 
 
 def is_inspect_model(target: Target) -> bool:
@@ -70,8 +76,9 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
         _check_loaded(target)
         if target.saved is not None and target.weights_hash() != target.saved[1]:
             raise EvaluationError(
-                "The weights of this policy are not those that its training ended with (unload() takes the adapter "
-                f"off): evaluate the run by its path, {target.saved[0].parent.parent}."
+                "The weights of this policy are not those that its training ended with: they were changed, or its "
+                f"adapter is off. Evaluate the run by its path, {target.saved[0].parent.parent}, or what these weights "
+                "are now as opct.Policy(result.model, tokenizer)."
             )
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: make it with another dtype.")
@@ -112,7 +119,7 @@ def _dtype_of_results(target: str | Path, out: Path) -> str | None:
 
 def describe_target(target: Target, policy: Policy) -> About:
     """Metadata of the run, model or policy for the results: label, method, seed, weights, and training data."""
-    path = _path_of(target)
+    path = path_of(target)
     run = None if path is None else run_of(path)
     if path is None or run is None:
         folder = Path(target) if policy.has_adapter and isinstance(target, str | Path) else None
@@ -149,7 +156,7 @@ def default_out(target: Target) -> Path:
     """The folder of results: the run directory, also of a policy that was trained in it, else `runs/eval-<target>`."""
     if not isinstance(target, str | Path):
         _check_loaded(target)
-        if target.saved is not None and (run := run_of(target.saved[0])) is not None:
+        if (checkpoint := path_of(target)) is not None and (run := run_of(checkpoint)) is not None:
             return run.path
         return Path("runs") / f"eval-{_file_name(target.name)}{'-trained' if target.has_adapter else ''}"
     run = run_of(target)
@@ -165,7 +172,7 @@ def default_out(target: Target) -> Path:
 
 def trained_on(target: Target, policy: Policy) -> About:
     """Training data of the weights according to their run; unknown for an adapter without a run."""
-    path = _path_of(target)
+    path = path_of(target)
     run = None if path is None else run_behind(path)
     if run is None:
         return {"trained_texts": None} if policy.has_adapter else {}

@@ -37,11 +37,11 @@ MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """What the `init_lora_weights` begin with by which PEFT takes from the model's weights what the adapter adds."""
 MERGE = "Merge it into its base with PEFT (merge_and_unload), save that, and give the folder as model.name_or_path."
 """The remedy where an adapter cannot be kept apart from its base."""
-NOT_AS_IN_PEFT = {
+CANNOT_BE_USED = {
     "ADALORA": f"whose ranks PEFT changes in its own training, which is not run here. {MERGE}",
     "LILY": f"which weighs its parts by the mean of all tokens of a batch, so one reply would change another. {KINDS}",
 }
-"""Kinds that load and would not be computed as in PEFT: why, and the remedy."""
+"""Kinds that load and cannot be trained or evaluated here: why, and the remedy."""
 
 
 @contextlib.contextmanager
@@ -411,8 +411,8 @@ def check_kind(folder: Path) -> None:
         )
     if issubclass(PEFT_TYPE_TO_CONFIG_MAPPING[kind], PromptLearningConfig):
         raise ModelError(f"{adapter} is of kind {kind}, which adds tokens to prompts and changes no layer. {KINDS}")
-    if kind in NOT_AS_IN_PEFT:
-        raise ModelError(f"{adapter} is of kind {kind}, {NOT_AS_IN_PEFT[kind]}")
+    if kind in CANNOT_BE_USED:
+        raise ModelError(f"{adapter} is of kind {kind}, {CANNOT_BE_USED[kind]}")
     if config.get("alora_invocation_tokens") is not None:
         raise ModelError(
             f"{adapter} is an aLoRA (alora_invocation_tokens in {where}), which acts after these tokens alone, and "

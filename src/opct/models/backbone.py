@@ -129,12 +129,16 @@ class Backbone:
         finally:
             self._has_others = before
 
+    @property
+    def is_base(self) -> bool:
+        """Whether the model has no adapter, or it is off, perhaps by PEFT's own `disable_adapter`."""
+        return self._adapter_is_off or not self.has_adapter or next(_adapted_layers(self.model)).disable_adapters
+
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[None]:
         """The model without its adapter, with its original weights in the place of those that the adapter replaces."""
-        is_off = self._adapter_is_off or not self.has_adapter
-        if is_off or next(_adapted_layers(self.model)).disable_adapters:
-            yield  # off already, perhaps by PEFT's own `disable_adapter`: it must not come back on too early
+        if self.is_base:
+            yield  # off already, and it must not come back on too early
             return
         flags = [(weight, weight.requires_grad) for weight in self.model.parameters()]  # PEFT sets them, and not back
         tuner = self.model.base_model  # PEFT's `disable_adapter` asks every weight for its state first: 2 ms a call

@@ -179,11 +179,16 @@ def write_adapter(trained: Trained, folder: Path) -> None:
     weight was trained, so that there is no adapter, or the base has other files now."""
     if not trained.is_adapter:
         raise ModelError(f"{trained.folder} trained every weight, so it has no adapter: export it with --merged.")
-    refuse_other_base(RunDir(trained.folder), trained.base, None)
+    run = RunDir(trained.folder)
+    recorded = (run.read_manifest().get("weights") or {}).get("base") or {}
+    name, revision = base_of(trained.base)
+    if "commit" in recorded:
+        revision = recorded["commit"]["sha256"]  # of the hub: the model that it was trained on, whatever is there now
+    else:
+        refuse_other_base(run, trained.base, None)
     shutil.copytree(trained.weights, folder)
     path = folder / "adapter_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
-    name, revision = base_of(trained.base)
     name = str(Path(name).resolve()) if Path(name).exists() else name
     overrides = {"base_model_name_or_path": name, "revision": revision}
     path.write_text(json.dumps(settings | overrides, indent=2, sort_keys=True), encoding="utf-8")

@@ -18,6 +18,8 @@ from opct.models.provenance import changed_files, fingerprint_weights
 from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
+    import torch
+
     from opct.models.policy import Policy
 
 log = logging.getLogger(__name__)
@@ -130,10 +132,15 @@ def refuse_other_base(run: RunDir, base: ModelConfig, base_hash: Callable[[], st
             log.warning("%s, unless its weights are the same in both.", said)
             return
         raise ModelError(f"{said}.")
+    remedy = (
+        "Load that model as then and put the adapter of a checkpoint on it with PEFT; opct.evaluate takes "
+        "opct.Policy(peft_model, tokenizer)."
+    )
+    if load_run_config(run.config_path).lora is None:
+        remedy = "Evaluate with kl_samples=0, which leaves out the KL to it."
     raise ModelError(
         f"{run.path} was trained on a model that was given to opct.train loaded, and {base.name_or_path} has other "
-        "weights. Load that model as then and put the adapter of a checkpoint on it with PEFT; opct.evaluate takes "
-        "opct.Policy(peft_model, tokenizer). Where every weight was trained, evaluate with kl_samples=0."
+        f"weights. {remedy}"
     )
 
 
@@ -155,17 +162,22 @@ def _of_run(
         is_as_then = settings.keys().isdisjoint(("dtype", "quantization"))
         refuse_other_base(run, base, (lambda: policy.base_hash()) if is_as_then else None)
         return policy
-    from opct.models.loading import master_hash
-
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
     policy = load(trained, recorded_dtype=recorded)
     policy.name = base.name_or_path
-    # the dtype of the trained weights: with `auto`, a second timing could choose another for the base
-    same_dtype = base.model_copy(update={"dtype": str(policy.dtype).removeprefix("torch.")})
+    policy.set_base(base_loader(run, base, policy.dtype, load))
+    return policy
+
+
+def base_loader(
+    run: RunDir, base: ModelConfig, dtype: torch.dtype, load: Callable[..., Policy]
+) -> Callable[[], Policy]:
+    """What loads the model that a run trained every weight of, in the dtype of the trained one: with `auto`, a second
+    timing could choose another."""
+    from opct.models.loading import master_hash
 
     def load_base() -> Policy:
         refuse_other_base(run, base, lambda: master_hash(base))
-        return load(same_dtype)
+        return load(base.model_copy(update={"dtype": str(dtype).removeprefix("torch.")}))
 
-    policy.set_base(load_base)
-    return policy
+    return load_base

@@ -562,8 +562,9 @@ def master_hash(config: ModelConfig) -> str:
     needed, free = 4 * sum(p.numel() for p in empty_model(config).parameters()), free_memory(torch.device("cpu"))
     if needed > free:  # Linux would grant it, and kill the process while they are read
         raise OutOfMemory(
-            f"Whether {config.name_or_path} has the weights that the run was trained on is told in float32, which "
-            f"takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: free some, or evaluate with kl_samples=0."
+            f"To check that {config.name_or_path} still has the weights that the run was trained on they are loaded in "
+            f"float32, which takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: free some, or evaluate "
+            "with kl_samples=0."
         )
     model, _, _ = load_base(config.model_copy(update={"device": "cpu", "dtype": "float32"}), master_float32=True)
     return base_hash(model)

@@ -86,7 +86,8 @@ class Policy:
         dtype_reason: why matrix products run in `dtype`.
         engine: what samples, as `rollout.engine` says, which training sets.
         warnings: of what looked wrong when it was loaded, which the self-test gives.
-        saved: the checkpoint that a training made of it, and `weights_hash` then; None of any other policy.
+        saved: the checkpoint that it was saved as at the end of its training, its `weights_hash` then, and the hashes
+            of the checkpoint's files; None of any other policy.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Policy:
         self.context_length = context_length(self.backbone.decoder.config)
         self.engine = "auto"
         self.warnings: list[str] = []
-        self.saved: tuple[Path, str] | None = None
+        self.saved: tuple[Path, str, dict[str, str]] | None = None
         self._load_untrained: Callable[[], Policy] | None = None
         self._base_hash: tuple[Any, str] = None, ""
 
@@ -454,10 +455,12 @@ class Policy:
         return self._base_hash[1]
 
     def weights_hash(self) -> str:
-        """A hash of the weights: the base's and, if there is an adapter, the active one's."""
+        """A hash of the weights: the base's and, if there is an adapter and it is on, the active one's."""
+        if self.backbone.is_base:
+            return self.base_hash()
         base, adapter = split_weights(self.model)[0], active_weights(self.model)
         adapter |= {name: base[name] for name in getattr(self.model, "replaced_weights", {})}
-        return self.base_hash() + (f"+{loading.weights_hash(adapter.items())}" if adapter else "")
+        return f"{self.base_hash()}+{loading.weights_hash(adapter.items())}"
 
     def frozen_copy(self, *, master_float32: bool) -> Policy:
         """A copy that is not trained and scores bit for bit as this model does now.

@@ -78,22 +78,30 @@ def _weights(folder: Path) -> list[Path]:
 def _fingerprints(files: Iterable[Path]) -> Fingerprints:
     """Fingerprints of the files that exist."""
     stats = {file: file.stat() for file in files if file.is_file()}
-    return {file.name: {"sha256": _hash_at(file.resolve(), s.st_size, s.st_mtime_ns)} for file, s in stats.items()}
+    return {file.name: {"sha256": _hash_at(file.resolve(), _state(s))} for file, s in stats.items()}
+
+
+def _state(stat: os.stat_result) -> tuple[int, ...]:
+    # not the time of writing alone, which copies and archives bring along: nothing can set `ctime`
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 @lru_cache(maxsize=1024)
-def _hash_at(file: Path, size: int, mtime_ns: int) -> str:
-    """SHA-256 of a file, read again only if its size or time changed; that of a large one is kept in the cache."""
+def _hash_at(file: Path, state: tuple[int, ...]) -> str:
+    """SHA-256 of a file, read again only if its state changed; that of a large one is kept in the cache."""
+    size, _, changed_ns, _ = state
     if size < LARGE:
         return file_sha256(file)
-    key = hashlib.sha256(os.fsencode(f"{file}\0{size}\0{mtime_ns}")).hexdigest()
+    # before the file is read, which takes longer than a file needs to settle
+    is_settled = time.time_ns() - changed_ns > SETTLED_NS
+    key = hashlib.sha256(os.fsencode(f"{file}\0{state}")).hexdigest()
     kept = cache_dir() / "hashes" / key
     with contextlib.suppress(OSError, ValueError):
         if re.fullmatch(r"[0-9a-f]{64}", known := read_bytes(kept).decode()):
             return known
     digest = file_sha256(file)
     # not of a file that was just written: it might change again within one tick of the file system's clock
-    if time.time_ns() - mtime_ns > SETTLED_NS:
+    if is_settled:
         with contextlib.suppress(RunError):
             atomic_write(kept, digest)
     return digest

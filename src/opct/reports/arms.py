@@ -42,7 +42,12 @@ class Arm:
     @property
     def has_seeds(self) -> bool:
         """False if its runs are one model that was asked several times."""
-        return any(run.seed is not None for run in self.runs)
+        weights = {run.weights for run in self.runs if run.weights}
+        return len(weights) > 1 or any(run.seed is not None for run in self.runs)
+
+    def asked(self, suite: str) -> EvaluatedRun:
+        """The first run that has the suite; of a base its suites may lie in several folders."""
+        return next((run for run in self.runs if suite in run.suites), self.runs[0])
 
     @property
     def continues(self) -> bool:

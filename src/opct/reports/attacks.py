@@ -91,7 +91,7 @@ def attacked_requests(comparison: Comparison) -> list[tuple[str, list[Request], 
 
 
 def _requests(arms: Sequence[Arm], suite: str) -> tuple[list[Request], list[Request]]:
-    runs = [arm.runs[0] for arm in arms]
+    runs = [arm.asked(suite) for arm in arms]
     samples = [sample for run in runs for sample in run.suites.get(suite, ())]
     categories = {sample.cluster: str(sample.grading.get("category", "")) for sample in samples}
     attacked = [{one.cluster: one for one in _cases(run, suite, BEHAVIOR)} for run in runs]

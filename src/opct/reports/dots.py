@@ -40,7 +40,7 @@ def prompt_dots(comparison: Comparison, places: Mapping[str, int]) -> Dots | Non
     if others and not compared:
         return None
     arms = [first, *compared[1 - MOST_ROWS :]]
-    asked = [next((run for run in arm.runs if row.suite in run.suites), arm.runs[0]) for arm in arms]
+    asked = [arm.asked(row.suite) for arm in arms]
     values = [run.units(row.metric, row.suite, row.group).values for run in asked]
     shared = sorted(set(values[0]).intersection(*values[1:]))
     ids, bad = shared[:MOST_DOTS], float(row.metric.better == "lower")

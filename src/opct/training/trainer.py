@@ -43,13 +43,13 @@ from opct.methods.rollouts import (
     step_weights,
 )
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
-from opct.models.from_run import load_policy, refuse_moved_base
+from opct.models.from_run import base_loader, refuse_moved_base
 from opct.models.given import GivenModel
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
 from opct.models.memory import enough_memory, peak_memory_gb
 from opct.models.policy import Policy
-from opct.runs.checkpoints import prune
+from opct.runs.checkpoints import prune, weight_hashes
 from opct.runs.console import NullProgress, Progress, StopRequest, show_warnings, sparkline
 from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
@@ -373,7 +373,7 @@ class _Loop:
         questions = eval_options(rendered.pair for rendered in self.setup.data.pairs)
         result = TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step, questions)
         if self.setup.given_model is not None:
-            _name_checkpoint(self.policy, self.run.checkpoint_path(counters.step))
+            self._name_checkpoint()
             result.model, result.policy = self.policy.model, self.policy
         return result
 
@@ -595,17 +595,15 @@ class _Loop:
             self.saved_step = self.counters.step
             self.callbacks("on_save")
 
-
-def _name_checkpoint(policy: Policy, checkpoint: Path) -> None:
-    """Let an evaluation of the policy know the run, and where every weight was trained the base, too."""
-
-    def load_base() -> Policy:
-        with load_policy(str(checkpoint)).base() as base:
-            return base
-
-    policy.saved = checkpoint, policy.weights_hash()
-    if not policy.has_adapter:
-        policy.set_base(load_base)
+    def _name_checkpoint(self) -> None:
+        """Let an evaluation of the policy know its run, and where every weight was trained the base, too."""
+        checkpoint, policy = self.run.checkpoint_path(self.counters.step), self.policy
+        if checkpoint.is_dir():
+            policy.saved = checkpoint, policy.weights_hash(), weight_hashes(checkpoint)
+        if not policy.has_adapter:
+            model = self.config.model.model_copy(update={"device": str(policy.device)})
+            load = partial(Policy.load, thinking_tags=self.config.loss.thinking_tags)
+            policy.set_base(base_loader(self.run, model, policy.dtype, load))
 
 
 def learning_rate(step: int, total: int, optim: OptimConfig) -> float:

@@ -22,7 +22,7 @@ from tests.refusals import refused
 from tests.unit.attack.scripted import Scripted, first_word, numbered, output, play_numbered, rows_of, scores, subjects
 
 
-def test_what_is_not_scored_is_no_defence(tmp_path):
+def test_what_is_not_scored_is_no_defense(tmp_path):
     """a holds, b is broken by its 4th query, c has a reply without a score, d never a prompt."""
 
     @solver
@@ -53,7 +53,7 @@ def test_what_is_not_scored_is_no_defence(tmp_path):
     assert [one.status for one in outcomes(behaviors)] == ["defended", "broken", "undecided", "undecided"]
 
 
-def test_a_finished_list_of_prompts_ends_an_episode_and_is_a_defence(tmp_path):
+def test_a_finished_list_of_prompts_ends_an_episode_and_is_a_defense(tmp_path):
     target = Scripted()
     played = play_numbered(tmp_path / "a", target, subjects("a"), Rules(1, 3), numbered(until=1))
     assert target.asked == ["a e0 r0"]
@@ -107,7 +107,7 @@ def test_replies_without_an_answer_are_unscored_for_a_reason(tmp_path):
 
 
 def test_an_answer_without_choices_is_unscored():
-    """As some endpoints give it: no defence, and no error."""
+    """As some endpoints give it: no defense, and no error."""
     nothing = ModelOutput(model="mockllm/model", choices=[])
     assert Reader()(nothing) == ("", False)
     state = SimpleNamespace(output=nothing, store=Store())

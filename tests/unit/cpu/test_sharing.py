@@ -1,4 +1,4 @@
-"""Rows and prompts that are shared: what is computed together, and that a model which does not fit is found out."""
+"""Rows, prompts and beginnings that are shared: what is computed together, when, and that faults are found out."""
 
 import copy
 import random
@@ -7,10 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from opct.cpu import cascade
+from opct.cpu import cascade, prefill
 from opct.cpu.attention import use_grouped_attention
 from opct.cpu.fast_path import install
 from opct.cpu.shared_prompts import (
+    branched_hidden,
     branching_mismatch,
     no_branching_reason,
     no_cascade_reason,
@@ -18,9 +19,10 @@ from opct.cpu.shared_prompts import (
 )
 from opct.cpu.shared_rows import SharedPrefixKV, SharedPrompts, no_shared_rows_reason
 from opct.models.backbone import Backbone
-from opct.models.inference.prefill import plain_prefill
+from opct.models.inference.prefill import Prefill, plain_prefill
 from opct.models.inference.rows import RepeatedKV
 from opct.models.policy import Policy
+from opct.models.scoring import completion_hidden
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 SPAN = 6
@@ -31,6 +33,20 @@ def policy() -> Policy:
     model = tiny_model()
     install(model)
     return Policy(model, tiny_tokenizer())
+
+
+@pytest.fixture
+def shapes(policy: Policy) -> list[tuple[int, ...]]:
+    """(rows, tokens) of each forward."""
+    seen: list[tuple[int, ...]] = []
+    policy.path.slow_reasons(2)  # the probes
+    policy.backbone.decoder.register_forward_pre_hook(
+        lambda module, args, given: seen.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    return seen
+
+
+# ---------------------------------------------------------------------------------------------- rows in decoding
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -101,6 +117,21 @@ def test_an_adapter_and_its_absence_are_the_same_model_for_this():
     assert no_shared_rows_reason(backbone) is no_branching_reason(backbone) is no_cascade_reason(backbone) is None
 
 
+# ------------------------------------------------------------------------------------------ prompts in scoring
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_each_prompt_is_computed_once_and_completions_may_be_one_row(policy: Policy, shapes, merges: bool):
+    """Prompts of 4, 2 and 7 tokens, six completions whose tokens but the last are 4 + 2 + 0, 2, 5 and 0."""
+    prompts = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
+    owners = [prompts[i] for i in (0, 0, 0, 1, 2, 2)]
+    completions = [[10, 11, 12, 13, 2], [20, 21, 2], [30], [31, 32, 2], [33, 34, 35, 36, 37, 2], [38]]
+    found = branched_hidden(policy.backbone.decoder, owners, owners, completions, cascade=merges)
+    assert shapes == [(3, 7), (1, 13) if merges else (3, 6)]
+    expected = completion_hidden(policy.backbone.decoder, owners, completions, policy.device)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_prompts_and_completions_stay_within_the_budget():
     """Prompts of 40, 30 and 10 tokens, three completions of 20 each; a row costs its tokens and 1/8 of the prompt's.
 
@@ -114,6 +145,56 @@ def test_prompts_and_completions_stay_within_the_budget():
     assert shared_batches(rows, widths, [20] * 9, 130) == [[0, 1, 2, 3, 4, 5], [6, 7, 8]]
     assert shared_batches(rows, widths, [20] * 9, 1) == [[i] for i in range(9)]
     assert shared_batches([[1, 2], [3], [1, 2]], [2, 1, 2], [5, 5, 5], 1000) == [[0, 2, 1]]
+
+
+# ---------------------------------------------------------------------------------------- prompts before sampling
+
+
+SYSTEM, ONE, OTHER = [1, 50, 51, 52, 53], [60, 61, 62, 63], [70, 71]
+PROMPTS = [
+    SYSTEM + ONE + [80, 81, 82],
+    SYSTEM + OTHER + [83],
+    SYSTEM + ONE + [84],
+    SYSTEM + ONE,
+    SYSTEM + OTHER + [85, 86, 87, 88, 89],
+    SYSTEM + ONE + [80, 81, 82],
+    [1, 90, 91],
+    SYSTEM + OTHER + [85, 86],
+]
+
+
+def assert_as_alone(policy: Policy, found: Prefill, prompts: list[list[int]]) -> None:
+    for i, prompt in enumerate(prompts):
+        alone = plain_prefill(policy.backbone, [prompt])
+        assert int(found.starts[i]) == found.width - len(prompt)
+        torch.testing.assert_close(found.hidden[i], alone.hidden[0], rtol=1e-5, atol=1e-5)
+        for layer, other in zip(found.cache.layers, alone.cache.layers, strict=True):
+            for a, b in ((layer.keys, other.keys), (layer.values, other.values)):
+                torch.testing.assert_close(a[i, :, found.width - len(prompt) :], b[0], rtol=1e-5, atol=1e-5)
+
+
+def test_keys_and_values_are_those_of_each_prompt_by_itself(policy: Policy, shapes, monkeypatch):
+    """Unequal lengths, equal prompts, one that others begin with, and one that begins as no other; any token saved is
+    worth a forward. Where the model cannot branch, each is computed; where it has other layers, all at once."""
+    monkeypatch.setattr(prefill, "FORWARD", 1)
+    monkeypatch.setattr(prefill, "LEAST_SHARE", 0.0)
+    with policy.inference():
+        found = policy.path.prefill(PROMPTS, [1, 2, 1, 1, 1, 1, 1, 1])
+        assert len(shapes) >= 3  # two levels and the rests
+        assert found.owners.tolist() == [0, 1, 1, 2, 3, 4, 5, 6, 7]
+        assert found.width == 12
+        assert_as_alone(policy, found, PROMPTS)
+        monkeypatch.setattr(prefill, "no_branching_reason", lambda _: "its layers keep states")
+        shapes.clear()
+        assert_as_alone(policy, policy.path.prefill(PROMPTS, [1] * 8), PROMPTS)
+        assert sum(rows for rows, _ in shapes) == 8 + 8
+        monkeypatch.setattr(prefill, "other_layers", lambda config: "SlidingWindowLayer")
+        shapes.clear()
+        policy.path.prefill(PROMPTS, [1] * 8)
+    assert shapes == [(8, 12)]
+
+
+# ------------------------------------------------------------------------------------- what is found out, and said
 
 
 def wrong_positions(policy: Policy, monkeypatch) -> None:

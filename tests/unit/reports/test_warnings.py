@@ -61,6 +61,8 @@ def test_a_system_prompt_that_makes_an_arm_is_no_setting_that_differs():
     twice = [replace(prompted, seed=None, name=name) for name in ("a", "b")]  # no seeds
     assert not [text for text in find_warnings(compare([plain, *twice])) if "settings" in text or "seeds" in text]
     assert [text for text in find_warnings(compare([plain, trained])) if "system_prompt" in text]
+    unseeded = [replace(trained, seed=None, name=name, weights=name) for name in ("a", "b")]
+    assert [text for text in find_warnings(compare([plain, *unseeded])) if "seeds" in text]
 
 
 def test_what_a_training_warned_of_comes_last_and_says_so():

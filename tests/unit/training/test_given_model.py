@@ -84,8 +84,15 @@ def test_a_name_that_stands_for_other_weights_is_refused_when_the_run_is_loaded(
     assert evaluated.out == RunDir(config.output_dir).path
     about = evaluated.results["run"]
     assert (about["method"], about["seed"], about["weights"]["step"]) == ("opct", config.seed, 1)
+    with result.policy.base() as base, refused(EvaluationError, "off", config.output_dir):
+        opct.evaluate(base, **small)
+    moved = shutil.move(
+        config.output_dir, tmp_path / "moved"
+    )  # of a run that is not there any more it is just a policy
+    assert opct.evaluate(result.policy, out=tmp_path / "alone", **small).results["run"]["method"] is None
+    shutil.move(moved, config.output_dir)
     given["model"] = result.model.unload()
-    with refused(EvaluationError, "unload()", config.output_dir):
+    with refused(EvaluationError, "off", config.output_dir):
         opct.evaluate(result.policy, out=tmp_path / "out", **small)
     given["model"].save_pretrained(folder)
     assert load_policy(config.output_dir).has_adapter

@@ -247,7 +247,7 @@ async def _judge(state: TaskState, cast: Cast, turn: Turn, prompt: Any) -> None:
         "prompt_tokens": used.input_tokens if used else 0,
         "completion_tokens": sampled,
     }
-    # no room for one token: nothing was asked, so it is no query and no defence
+    # no room for one token: nothing was asked, so it is no query and no defense
     if stop_reason == "context" and sampled == 0:
         note(state, turn, f"unasked:{TARGET_CONTEXT}")
     elif why_not := _nothing_to_judge(answer, stop_reason, is_unfinished):
@@ -309,7 +309,7 @@ def _nothing_to_judge(answer: str, stop_reason: str, is_unfinished: bool) -> str
 
 
 def read_score(judgement: Score, threshold: float) -> tuple[float | None, Verdict]:
-    """The number and verdict of any scorer; a score that is no number is unscored, and never a defence."""
+    """The number and verdict of any scorer; a score that is no number is unscored, and never a defense."""
     said = str((judgement.metadata or {}).get("verdict") or "")
     value: Any = judgement.value
     if isinstance(value, Mapping):
