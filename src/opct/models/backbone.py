@@ -131,8 +131,11 @@ class Backbone:
 
     @property
     def is_base(self) -> bool:
-        """Whether the model has no adapter, or it is off, perhaps by PEFT's own `disable_adapter`."""
-        return self._adapter_is_off or not self.has_adapter or next(_adapted_layers(self.model)).disable_adapters
+        """Whether the model has no adapter, or it is off, perhaps by PEFT's own `disable_adapter` or `unload`."""
+        if self._adapter_is_off or not self.has_adapter:
+            return True
+        layer = next(_adapted_layers(self.model), None)
+        return layer is None or layer.disable_adapters
 
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[None]:

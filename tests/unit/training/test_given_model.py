@@ -86,9 +86,7 @@ def test_a_name_that_stands_for_other_weights_is_refused_when_the_run_is_loaded(
     assert (about["method"], about["seed"], about["weights"]["step"]) == ("opct", config.seed, 1)
     with result.policy.base() as base, refused(EvaluationError, "off", config.output_dir):
         opct.evaluate(base, **small)
-    moved = shutil.move(
-        config.output_dir, tmp_path / "moved"
-    )  # of a run that is not there any more it is just a policy
+    moved = shutil.move(config.output_dir, tmp_path / "moved")  # without its run it is just a policy
     assert opct.evaluate(result.policy, out=tmp_path / "alone", **small).results["run"]["method"] is None
     shutil.move(moved, config.output_dir)
     given["model"] = result.model.unload()
