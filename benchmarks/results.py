@@ -221,6 +221,9 @@ SHOWN = {
         chart=(HELD_OUT[0], CLEAN),
     ),
     "sycophancy_recipe_rates": RATES,
+    "sycophancy_recipe_offpolicy": Shown(
+        (HELD_OUT[0], WHERE_RIGHT, BOTH_SIDES, CLEAN, FACTS, ORDINARY), of="opct", against=("offpolicy",)
+    ),
     "sycophancy_public": Shown(
         (
             *(
