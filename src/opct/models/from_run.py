@@ -121,7 +121,11 @@ def refuse_other_base(run: RunDir, base: ModelConfig, base_hash: Callable[[], st
     before, now = (manifest.get("weights") or {}).get("base") or {}, fingerprint_weights(base)
     changed = changed_files(before, now)
     is_unknown = manifest.get(GIVEN_MODEL) and base_hash is not None
-    if not (changed or is_unknown) or (base_hash is not None and base_hash() == manifest.get("base")):
+    if not (changed or is_unknown):
+        return
+    if base_hash is not None and base_hash() == manifest.get("base"):
+        if other := [line for line in changed if line.startswith("config.json")]:
+            log.warning("%s: its base has the same weights and may compute otherwise: %s", run.path, other[0])
         return
     if changed:
         said = (

@@ -74,7 +74,9 @@ def test_a_checkpoint_can_be_named(run: RunDir, tmp_path: Path):
 
 
 @pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None], ids=["adapter", "every weight"])
-def test_a_base_that_was_changed_is_refused_and_the_same_weights_in_other_files_are_not(tmp_path, pair_files, lora):
+def test_a_base_that_was_changed_is_refused_and_the_same_weights_in_other_files_are_not(
+    tmp_path, pair_files, lora, caplog
+):
     """Without a hash, since the dtype is another, the files decide."""
     folder = save_tiny(tmp_path / "model")
     settings = tiny_settings(tmp_path / "run", str(folder), *pair_files) | {"max_steps": 1, "lora": lora}
@@ -86,6 +88,11 @@ def test_a_base_that_was_changed_is_refused_and_the_same_weights_in_other_files_
 
     (folder / "generation_config.json").write_text('{"do_sample": false}')
     assert load_base() == "torch.float32"
+    assert not caplog.records
+    changed = json.loads((folder / "config.json").read_text()) | {"rms_norm_eps": 0.1}
+    (folder / "config.json").write_text(json.dumps(changed))
+    load_base()
+    assert "config.json" in caplog.text
     if lora is not None:
         with refused(ModelError, folder, "generation_config.json"):
             load_base(dtype="bfloat16")
