@@ -499,23 +499,23 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
 
 # (?!\d): "1.5" is a number, not the option 1 with the text 5
 _LABEL = r"[(\[{<（【]?([A-Za-z]|\d{1,2})(?:[)\]}>.:）】．：、](?!\d)|\s[-–—](?=\s))"
-_LABELLED = re.compile(rf"{_LABEL}\s*(\S.*)")
+_LABELED = re.compile(rf"{_LABEL}\s*(\S.*)")
 
 
 def _joined_choices(text: str) -> Any:
     """The options of one cell: JSON, or joined by a separator, or each behind its label: "A) red B) blue"."""
-    labelled = _labelled_parts(text)
-    if not labelled and text.strip().startswith(("[", "{")):
+    labeled = _labeled_parts(text)
+    if not labeled and text.strip().startswith(("[", "{")):
         # a list that is no JSON may be one of Python, which `_split` reads or refuses
         with contextlib.suppress(RowFault) if _is_list(text) else contextlib.nullcontext():
             return parse_json(text)
     parts = _split(text)
     # "A. Lincoln; B. Franklin" is joined by ";": its labels are the options' own, or those of `_without_labels`
-    is_joined = len(parts) > 1 and all(_LABELLED.fullmatch(part) for part in parts)
-    return labelled if labelled and not is_joined else parts
+    is_joined = len(parts) > 1 and all(_LABELED.fullmatch(part) for part in parts)
+    return labeled if labeled and not is_joined else parts
 
 
-def _labelled_parts(text: str) -> list[str]:
+def _labeled_parts(text: str) -> list[str]:
     """The options of "A) red B) blue", each with its label; none where the labels do not begin the text or count on."""
     text, starts, code, style = text.strip(), list[int](), 0, ""
     for match in re.finditer(rf"(?:^|(?<=[\s,;|/])){_LABEL}(?=\s)", text):
@@ -533,7 +533,7 @@ def _labelled_parts(text: str) -> list[str]:
 
 def _without_labels(texts: list[str]) -> tuple[list[str], list[str]]:
     """(texts, labels) of "(A) Lyon", "B. Nice" ...; no labels where one has none, or they do not count on by one."""
-    matches = [match for text in texts if (match := _LABELLED.fullmatch(text))]
+    matches = [match for text in texts if (match := _LABELED.fullmatch(text))]
     labels = [match[1] for match in matches]
     codes = sorted(int(label) if label.isdigit() else ord(label) for label in labels)
     starts = codes[:1] in ([0], [1], [ord("A")], [ord("a")])
@@ -609,7 +609,7 @@ def _answer_text(answer: Any, labels: list[str], texts: list[str]) -> str:
     # `not in texts`: an option may itself look like a label, "(B)"
     if text not in texts and (match := re.fullmatch(_LABEL, text)):
         return match[1]
-    if text not in texts and (match := _LABELLED.fullmatch(text)) and match[2] in texts:
+    if text not in texts and (match := _LABELED.fullmatch(text)) and match[2] in texts:
         return match[2]
     return text
 

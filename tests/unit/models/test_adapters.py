@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel, get_peft_config, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_config, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Qwen2Config
 
 from opct.config.methods import TeacherConfig
 from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import ModelError
-from opct.models.adapters import PREFIX, coverage
+from opct.models.adapters import PREFIX, coverage, taking_off
 from opct.models.from_run import adapter_folder, load_policy
 from opct.models.inference.sampler import Completion, Sampling
 from opct.models.loading import load_base
@@ -244,6 +244,21 @@ def test_an_adapter_that_cannot_be_computed_is_refused_with_the_reason(base_fold
     with refused(ModelError, tmp_path, *named) as caught:
         Policy.load(model_config(base_folder), adapter=tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_is_put_back_with_the_biases_that_an_adapter_trained():
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 10}
+    model = AutoModelForCausalLM.from_config(Qwen2Config(num_attention_heads=2, num_key_value_heads=2, **sizes))
+    before, take_off = {name: x.clone() for name, x in model.state_dict().items()}, taking_off(model)
+    adapted = get_peft_model(model, LoraConfig(target_modules=PLACES, bias="all"))
+    with torch.no_grad():
+        for weight in adapted.parameters():
+            if weight.requires_grad:
+                weight.add_(1)
+    take_off()
+    assert not hasattr(model, "peft_config")
+    assert model.state_dict().keys() == before.keys()
+    assert all(x.equal(before[name]) for name, x in model.state_dict().items())
 
 
 def test_an_adapter_of_another_base_gives_a_warning(base_folder, tmp_path: Path):

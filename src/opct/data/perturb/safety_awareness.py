@@ -98,7 +98,7 @@ _FREE_WORD = re.compile(r"(?<!\S)[\"'(]*([A-Za-z]{5,})(?=[\"')]*[.,!?;:]*(?:\s|$
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _BESIDE = dict(
     zip("abcdefghijklmnopqrstuvwxyz", "snvfrdghuiokmjbotwsdyicxtx", strict=True)
-)  # a letter's neighbour on a keyboard, or its usual mix-up
+)  # a letter's neighbor on a keyboard, or its usual mix-up
 
 
 def _misspelt(text: str, fact: SafetyFact, rng: random.Random) -> str:
